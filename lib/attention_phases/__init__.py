@@ -1,0 +1,1 @@
+"""Phases of Attention: how attention learns, derived and re-run."""
