@@ -1,0 +1,220 @@
+"""One look for every figure of the book, and the way a figure gets onto a page.
+
+A chapter draws with `subplots`, `theory`, `experiment`, `heatmap` and `plane`, and ends with `show`. That
+returns what the page displays: the figure for the light and for the dark theme, its text alternative, and
+links to its SVG and data.
+
+Colour, line style and marker together say who drew a curve (`look`), so that it can also be read in grey and
+by colour-blind readers. Nothing here changes matplotlib's global settings.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from attention_phases import _checks, _page
+from attention_phases._style import LOOKS, PAPER, SHADES, STYLE, Look
+
+WIDTH = 6.0  # inches: text of 10 pt comes out at 16.7 px where a page shows the figure 720 px wide
+LONGEST_ANNOTATED = 8  # cells of a matrix with more rows or columns are too small for their numbers
+LINEWIDTH = 1.8
+
+
+def subplots(
+    nrows: int = 1, ncols: int = 1, *, aspect: float | None = None, **options: Any
+) -> tuple[Figure, Any]:
+    """Make a figure as wide as the book's text, and its axes.
+
+    `aspect` is the height of the whole figure over its width; the default suits curves. `options` are those
+    of `Figure.subplots` (sharex, sharey, squeeze, width_ratios, ...), which also says in what form the axes
+    come.
+    """
+    rows, columns = _checks.integer("nrows", nrows, 1), _checks.integer("ncols", ncols, 1)
+    if aspect is None:
+        aspect = 0.6 if rows == columns == 1 else rows * (0.45 if columns == 1 else 0.84 / columns)
+    fig = blank(aspect)
+    with mpl.rc_context(STYLE):
+        return fig, fig.subplots(rows, columns, **options)
+
+
+def blank(aspect: float = 0.6) -> Figure:
+    """Make an empty figure of the book's width, unknown to pyplot; `aspect` is its height over its width."""
+    ratio = _checks.real("aspect", aspect, 0.0, 3.0, open_low=True)
+    with mpl.rc_context(STYLE):
+        fig = Figure(figsize=(WIDTH, WIDTH * ratio), layout="constrained")
+    FigureCanvasAgg(fig)
+    return fig
+
+
+def look(name: str | Look) -> dict[str, Any]:
+    """Return the keywords of `Axes.plot` for a line of this name (semantic, positional, ...: see `LOOKS`)."""
+    style = _look(name)
+    return {"color": style.color, "linestyle": style.linestyle, "linewidth": LINEWIDTH}
+
+
+def shades(n: int) -> list[Look]:
+    """Return looks for 1 to 5 curves in order (of d, say), from pale to strong; the last is a solid line."""
+    count = _checks.integer("n", n, 1, len(SHADES))
+    return [SHADES[i] for i in np.linspace(len(SHADES) - 1, 0, count).round().astype(int)[::-1]]
+
+
+def _look(name: str | Look) -> Look:
+    return name if isinstance(name, Look) else LOOKS[_checks.choice("look", name, list(LOOKS))]
+
+
+def theory(
+    ax: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    look: str | Look,
+    *,
+    band: ArrayLike | None = None,
+    label: str | None = None,
+) -> None:
+    """Draw a line through `x`, `y` (n,) and, if `band` (n,) is given, the region from y - band to y + band."""
+    style, height = _look(look), np.asarray(y, dtype=float)
+    ax.plot(x, height, color=style.color, linestyle=style.linestyle, linewidth=LINEWIDTH, label=label)
+    if band is not None:
+        half = np.asarray(band, dtype=float)
+        ax.fill_between(x, height - half, height + half, color=style.color, alpha=0.2, linewidth=0)
+
+
+def experiment(
+    ax: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    standard_error: ArrayLike | None,
+    look: str | Look,
+    *,
+    label: str | None = None,
+) -> None:
+    """Draw points at `x`, `mean` (n,), with bars of one `standard_error` (n,) unless that is None (unknown)."""
+    style = _look(look)
+    ax.errorbar(
+        x, mean, standard_error, color=style.color, marker=style.marker, linestyle="none", label=label,
+        zorder=3, markersize=5, markerfacecolor=PAPER, markeredgewidth=1.3, elinewidth=1.3, capsize=3,
+    )  # fmt: skip
+
+
+def heatmap(
+    ax: Axes,
+    matrix: ArrayLike,
+    *,
+    signed: bool = False,
+    limits: tuple[float, float] | None = None,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    label: str | None = None,
+) -> QuadMesh:
+    """Draw a matrix as coloured squares, row one on top, with its numbers if it is at most 8 by 8.
+
+    Colours run over `limits`: by default 0 to 1, as for attention, or with `signed` symmetrically about 0, in
+    a map that diverges from there. An entry outside is refused. `rows` and `columns` name the cells; `label`
+    adds a colour bar of that name.
+    """
+    values = _checks.array("matrix", matrix, (None, None))
+    low, high = limits or (_symmetric(values) if signed else (0.0, 1.0))
+    slack = 1e-9 * (high - low)
+    if not low < high or values.min() < low - slack or values.max() > high + slack:
+        raise ValueError(
+            f"matrix must lie within limits ({low:g}, {high:g}); got {values.min():g} to {values.max():g}"
+        )
+    annotated = max(values.shape) <= LONGEST_ANNOTATED
+    ax.grid(visible=False)
+    with mpl.rc_context(STYLE):
+        sns.heatmap(
+            values, ax=ax, vmin=low, vmax=high, cmap=_map(signed), square=True, annot=annotated, fmt=".2f",
+            linewidths=0.8 if annotated else 0, linecolor=PAPER, rasterized=not annotated,
+            xticklabels=False if columns is None else columns, yticklabels=False if rows is None else rows,
+            cbar=label is not None, cbar_kws={"label": label, "shrink": 0.8},
+        )  # fmt: skip
+    ax.tick_params(length=0, labelrotation=0)
+    mesh = ax.collections[0]
+    assert isinstance(mesh, QuadMesh)
+    return mesh
+
+
+def plane(
+    ax: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    values: ArrayLike,
+    label: str,
+    *,
+    signed: bool = False,
+    **options: Any,
+) -> QuadMesh:
+    """Draw a function on a grid: `values` (len(y), len(x)) as colours, with a colour bar named `label`.
+
+    With `signed` the colours diverge from 0. `options` are those of `Axes.pcolormesh` (vmin and vmax, norm,
+    ...).
+    """
+    across, up = _checks.array("x", x, (None,)), _checks.array("y", y, (None,))
+    grid = _checks.array("values", values, (len(up), len(across)))
+    if signed and "norm" not in options:
+        low, high = _symmetric(grid)
+        options = {"vmin": low, "vmax": high} | options
+    ax.grid(visible=False)
+    mesh = ax.pcolormesh(across, up, grid, cmap=_map(signed), shading="nearest", rasterized=True, **options)
+    with mpl.rc_context(STYLE):
+        ax.figure.colorbar(mesh, ax=ax, label=label)
+    return mesh
+
+
+def _symmetric(values: NDArray[np.float64]) -> tuple[float, float]:
+    largest = float(np.abs(values).max()) or 1.0
+    return -largest, largest
+
+
+def _map(signed: bool) -> str:
+    return "vlag" if signed else "viridis"
+
+
+@dataclass(frozen=True, repr=False)
+class Shown:
+    """A finished figure: what `show` returns and a page displays."""
+
+    name: str
+    alt: str
+    drawing: _page.Drawing
+    png: bytes
+    csv: str
+
+    def __repr__(self) -> str:
+        return f"Figure {self.name}: {self.alt}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        svg = _page.download_link(self.name, "figure", "svg", _page.svg_uri(self.drawing))
+        csv = _page.download_link(self.name, "data", "csv", _page.data_uri("text/csv", self.csv))
+        html = (
+            f'<div class="ap-figure">{_page.picture(self.drawing, self.alt)}'
+            f'<p class="ap-links">Download: {svg}, {csv}</p></div>'
+        )
+        return {"text/html": html, "image/png": base64.b64encode(self.png).decode(), "text/plain": repr(self)}
+
+
+def show(fig: Figure, name: str, *, alt: str, data: pd.DataFrame) -> Shown:
+    """Finish the figure, for the page or the notebook to display.
+
+    `name` is a slug ("attention-matrices") and names the files that readers download; `alt` says in a
+    sentence what is to be seen; `data` is the table behind the figure. ValueError where one of them is unfit.
+    The same calls give the same bytes.
+    """
+    _page.check_name(name)
+    _page.check_alt("alt", alt)
+    csv = _page.csv_table(data)
+    shown = Shown(name, alt, _page.draw_svg(fig, name), _page.draw_png(fig), csv)
+    plt.close(fig)
+    return shown
