@@ -38,7 +38,7 @@ def check_name(name: str) -> None:
 
 
 def check_alt(name: str, alt: str) -> None:
-    """Raise ValueError unless `alt`, called `name` in the message, is a text of five words and no file name."""
+    """Raise ValueError, which calls it `name`, unless `alt` is a text of five words and not a file's name."""
     if (
         not isinstance(alt, str)
         or len(alt.split()) < 5

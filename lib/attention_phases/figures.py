@@ -65,7 +65,7 @@ def look(name: str | Look) -> dict[str, Any]:
 
 
 def shades(n: int) -> list[Look]:
-    """Return looks for 1 to 5 curves in order (of d, say), from pale to strong; the last is a solid line."""
+    """Return looks for 1 to 5 curves in order, from pale to strong; the last is a solid line."""
     count = _checks.integer("n", n, 1, len(SHADES))
     return [SHADES[i] for i in np.linspace(len(SHADES) - 1, 0, count).round().astype(int)[::-1]]
 
@@ -83,7 +83,7 @@ def theory(
     band: ArrayLike | None = None,
     label: str | None = None,
 ) -> None:
-    """Draw a line through `x`, `y` (n,) and, if `band` (n,) is given, the region from y - band to y + band."""
+    """Draw a line through `x`, `y` (n,) and, if `band` (n,) is given, the region y - band to y + band."""
     style, height = _look(look), np.asarray(y, dtype=float)
     ax.plot(x, height, color=style.color, linestyle=style.linestyle, linewidth=LINEWIDTH, label=label)
     if band is not None:
@@ -100,7 +100,7 @@ def experiment(
     *,
     label: str | None = None,
 ) -> None:
-    """Draw points at `x`, `mean` (n,), with bars of one `standard_error` (n,) unless that is None (unknown)."""
+    """Draw points at `x`, `mean` (n,), with bars of one `standard_error` (n,), or none where that is None."""
     style = _look(look)
     ax.errorbar(
         x, mean, standard_error, color=style.color, marker=style.marker, linestyle="none", label=label,
