@@ -1,9 +1,9 @@
 # `make` alone lists what there is. Everything runs in .venv, which the first target that needs it sets up.
 PYTHON ?= python3
 ifeq ($(OS),Windows_NT)
-VENV_PYTHON := .venv/Scripts/python.exe
+BIN := .venv/Scripts
 else
-VENV_PYTHON := .venv/bin/python
+BIN := .venv/bin
 endif
 
 .PHONY: help setup book test lint bench address clean
@@ -15,21 +15,21 @@ setup:    ## make the environment in .venv (the other targets do it by themselve
 	@$(PYTHON) tools/environment.py
 
 book: setup     ## execute and build the whole book, and say where it is
-	@$(VENV_PYTHON) tools/book.py
+	$(BIN)/jupyter-book build . -W -n --keep-going
 
-test: setup     ## run all tests
-	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile
+test: setup     ## run all tests, those of the built book too
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup     ## check style, format and types
-	$(VENV_PYTHON) -m ruff check
-	$(VENV_PYTHON) -m ruff format --check
-	$(VENV_PYTHON) -m mypy
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
 
 bench: setup    ## measure speed, accuracy, and time and memory of each chapter
-	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(VENV_PYTHON) $$script || exit 1; done
+	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 address: setup  ## write the repository's address, a key in pyproject.toml, wherever it is needed
-	@$(VENV_PYTHON) tools/address.py
+	@$(BIN)/python tools/address.py
 
 clean:    ## remove the built book and all caches, but not .venv
 	rm -rf _build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
