@@ -7,7 +7,7 @@ from cycler import cycler
 
 # Each colour has a counterpart for the dark theme. The dark figure is the light one with these exchanged, so
 # no colour on the left may stand for two things. Pure black is matplotlib's own default for text.
-PAPER, DARK_PAPER = "#fffffe", "#14181e"
+PAPER, DARK_PAPER = "#fffffe", "#121212"  # the grounds of the theme's pages, white and this, to the eye
 INK, GRID = "#1f2430", "#d9dde3"
 DARK = {
     PAPER: DARK_PAPER,

@@ -16,7 +16,6 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -43,7 +42,7 @@ def subplots(
     """
     rows, columns = _checks.integer("nrows", nrows, 1), _checks.integer("ncols", ncols, 1)
     if aspect is None:
-        aspect = 0.6 if rows == columns == 1 else rows * (0.45 if columns == 1 else 0.84 / columns)
+        aspect = 0.6 if rows == columns == 1 else rows * (0.45 if columns == 1 else 0.95 / columns)
     fig = blank(aspect)
     with mpl.rc_context(STYLE):
         return fig, fig.subplots(rows, columns, **options)
@@ -132,18 +131,32 @@ def heatmap(
             f"matrix must lie within limits ({low:g}, {high:g}); got {values.min():g} to {values.max():g}"
         )
     annotated = max(values.shape) <= LONGEST_ANNOTATED
+    mesh = ax.pcolormesh(
+        values, vmin=low, vmax=high, cmap=_map(signed), rasterized=not annotated,
+        edgecolors=PAPER if annotated else "none", linewidth=0.8 if annotated else 0,
+    )  # fmt: skip
+    ax.set(aspect="equal", xticks=[], yticks=[])
+    ax.invert_yaxis()
     ax.grid(visible=False)
-    with mpl.rc_context(STYLE):
-        sns.heatmap(
-            values, ax=ax, vmin=low, vmax=high, cmap=_map(signed), square=True, annot=annotated, fmt=".2f",
-            linewidths=0.8 if annotated else 0, linecolor=PAPER, rasterized=not annotated,
-            xticklabels=False if columns is None else columns, yticklabels=False if rows is None else rows,
-            cbar=label is not None, cbar_kws={"label": label, "shrink": 0.8},
-        )  # fmt: skip
-    ax.tick_params(length=0, labelrotation=0)
-    mesh = ax.collections[0]
-    assert isinstance(mesh, QuadMesh)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    if rows is not None:
+        ax.set_yticks(np.arange(values.shape[0]) + 0.5, rows)
+    if columns is not None:
+        ax.set_xticks(np.arange(values.shape[1]) + 0.5, columns)
+    if annotated:
+        for (row, column), value in np.ndenumerate(values):
+            ink = _ink_on(mesh.to_rgba(np.array([value]))[0])
+            ax.text(column + 0.5, row + 0.5, f"{value:.2f}", color=ink, ha="center", va="center")
+    if label is not None:
+        _colorbar(ax, mesh, label)
     return mesh
+
+
+def _ink_on(ground: NDArray[np.float64]) -> str:
+    """Return white or near-black, whichever contrasts more (WCAG); the dark theme exchanges neither."""
+    linear = np.where(ground <= 0.04045, ground / 12.92, ((ground + 0.055) / 1.055) ** 2.4)
+    return "#ffffff" if linear[:3] @ (0.2126, 0.7152, 0.0722) < 0.179 else "#0a0a0a"
 
 
 def plane(
@@ -168,9 +181,23 @@ def plane(
         options = {"vmin": low, "vmax": high} | options
     ax.grid(visible=False)
     mesh = ax.pcolormesh(across, up, grid, cmap=_map(signed), shading="nearest", rasterized=True, **options)
-    with mpl.rc_context(STYLE):
-        ax.figure.colorbar(mesh, ax=ax, label=label)
+    _colorbar(ax, mesh, label)
     return mesh
+
+
+def _colorbar(ax: Axes, mesh: QuadMesh, label: str) -> None:
+    with mpl.rc_context(STYLE):
+        ax.figure.colorbar(mesh, ax=ax, label=label, shrink=0.8).outline.set_visible(False)
+
+
+def legend(fig: Figure, *, columns: int = 3) -> None:
+    """Put one legend above all panels, with each label once."""
+    entries: dict[str, Any] = {}
+    for ax in fig.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    with mpl.rc_context(STYLE):
+        fig.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=columns)
 
 
 def _symmetric(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -179,7 +206,7 @@ def _symmetric(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _map(signed: bool) -> str:
-    return "vlag" if signed else "viridis"
+    return "RdBu_r" if signed else "viridis"
 
 
 @dataclass(frozen=True, repr=False)
