@@ -25,6 +25,7 @@ from attention_phases import _checks, _page, figures
 from attention_phases._style import STYLE
 
 MAX_BYTES = 1_500_000  # all frames of one figure; a page of the book may weigh twice that
+OTHERS = "The book's page on the web, with JavaScript on, has sliders for the others."
 
 Value = str | float
 Draw = Callable[..., str]
@@ -211,12 +212,12 @@ def _static(painter: _Painter, sliders: list[_Slider], csv: str | None) -> Explo
         '<div class="ap-figure ap-explore">'
         f'<fieldset class="ap-controls" hidden><legend>Choose values</legend>{controls}'
         f"</fieldset>{_page.picture(drawing, alt)}"
-        f'<p class="ap-still">One frame of an interactive figure, at <span>{escape(state)}</span>.</p>'
+        f'<p class="ap-still">One frame, at <span>{escape(state)}</span>. {OTHERS}</p>'
         '<p class="ap-spoken" aria-live="polite"></p>'
         f'<p class="ap-links">Download: {", ".join(links)}</p><template>{stored}</template></div>'
     )
     fig, _ = painter.figure({slider.parameter: slider.choices[slider.start] for slider in sliders})
-    fig.supxlabel(f"One frame, at {state}. The book's page on the web has the others.", fontsize=8)
+    fig.supxlabel(f"One frame, at {state}. {OTHERS}", fontsize=8)
     return Explored(painter.name, alt, html, _page.draw_png(fig))
 
 
