@@ -1,0 +1,39 @@
+"""The built book, which the tests of its pages read."""
+
+import os
+import re
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Build = Callable[[Path], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def build_book() -> Build:
+    """A function that builds the book in a folder by the command of `make book`."""
+    command = re.search(r"/jupyter-book (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert command is not None
+    program = [str(Path(sysconfig.get_path("scripts")) / "jupyter-book"), *command[1].split()]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+    def build(folder: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            program, cwd=folder, env=environment, text=True, encoding="utf-8",
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def built(build_book: Build) -> Path:
+    """The folder of the built pages. Where they are current, this takes seconds."""
+    result = build_book(ROOT)
+    assert result.returncode == 0, result.stdout
+    return ROOT / "_build" / "html"
