@@ -1,0 +1,17 @@
+"""Errors that solvers of this package raise."""
+
+from typing import Any
+
+
+class ConvergenceError(RuntimeError):
+    """An iteration stopped before it reached the accuracy that was asked for.
+
+    Attributes:
+        last: the last point of the iteration, in the solver's own result type, with ``converged=False``.
+        residual: how far that point is from a solution, in the measure that the solver's docstring names.
+    """
+
+    def __init__(self, message: str, last: Any, residual: float) -> None:
+        super().__init__(message)
+        self.last = last
+        self.residual = residual

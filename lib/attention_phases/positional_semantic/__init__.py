@@ -1,0 +1,47 @@
+"""Part I: positional and semantic learning in a solvable model of dot-product attention.
+
+Cui, Behrens, Krzakala, Zdeborova, NeurIPS 2024, arXiv 2402.03902.
+"""
+
+from attention_phases.errors import ConvergenceError
+from attention_phases.estimates import Estimate
+from attention_phases.positional_semantic.loss_landscape import (
+    Descent,
+    EmpiricalRisk,
+    Fit,
+    RiskPath,
+    RiskPlane,
+    lowest_curvatures,
+    minimize_risk,
+    path_between,
+    risk_on_plane,
+)
+from attention_phases.positional_semantic.sample_loss import SampleLoss, attention
+from attention_phases.positional_semantic.teacher_student import (
+    Dataset,
+    OrderParameters,
+    Task,
+    generalization_error,
+    order_parameters,
+)
+
+__all__ = [
+    "ConvergenceError",
+    "Dataset",
+    "Descent",
+    "EmpiricalRisk",
+    "Estimate",
+    "Fit",
+    "OrderParameters",
+    "RiskPath",
+    "RiskPlane",
+    "SampleLoss",
+    "Task",
+    "attention",
+    "generalization_error",
+    "lowest_curvatures",
+    "minimize_risk",
+    "order_parameters",
+    "path_between",
+    "risk_on_plane",
+]
