@@ -1,8 +1,20 @@
-"""Nodes for averages over Gaussian vectors: scrambled Sobol points, with an error bar from independent scrambles."""
+"""Nodes for averages over Gaussian vectors, with an error bar from independent randomisations.
+
+Two families. Scrambled Sobol points (`gaussian_nodes`, `sobol_rule`) serve any dimension. In four dimensions a smooth
+average converges much faster on a lattice (`lattice_rule`): the trapezoidal rule of the whole space, exact to high
+order for what varies little from one point to the next. A random rotation and a random shift make each lattice an
+unbiased estimate, but for the tail that is cut off.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.special import ndtri
 from scipy.stats import qmc
 
@@ -10,6 +22,7 @@ from attention_phases.estimates import Estimate
 
 Array = NDArray[np.float64]
 _BITS = 30  # resolution of the Sobol points; half a step keeps them off 0, where the normal quantile is infinite
+_SPREAD = 0.02
 
 
 def gaussian_nodes(
@@ -31,3 +44,122 @@ def mean_over_scrambles(values: Float[Array, "scrambles nodes"]) -> Estimate:
     """Mean over all nodes, and its standard error from the scatter of the scrambles' means."""
     means = values.mean(axis=1)
     return Estimate(float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means))))
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianRule:
+    """Independent randomisations of one rule, one after the other.
+
+    Attributes:
+        nodes: (dimension, N).
+        weights: (N,); those of one randomisation sum to about 1.
+        starts: (R,), index of the first node of each randomisation.
+    """
+
+    nodes: Float[Array, "dimension N"]
+    weights: Float[Array, " N"]
+    starts: Int[NDArray[np.int64], " R"]
+
+    @property
+    def n_nodes(self) -> int:
+        """N, of all randomisations together."""
+        return len(self.weights)
+
+    def closed_under(self, signs: Float[ArrayLike, " dimension"]) -> GaussianRule:
+        """Each randomisation together with its image under a flip of some coordinates' signs: twice as many nodes."""
+        flipped = self.nodes * np.asarray(signs, dtype=np.float64)[:, None]
+        ends = np.append(self.starts, self.n_nodes)
+        order = np.concatenate(
+            [np.r_[low:high, self.n_nodes + low : self.n_nodes + high] for low, high in zip(ends[:-1], ends[1:], strict=True)]
+        )
+        nodes = np.concatenate([self.nodes, flipped], axis=1)[:, order]
+        return GaussianRule(nodes, np.tile(self.weights / 2, 2)[order], 2 * self.starts)
+
+    def means(self, values: Float[Array, "*k N"]) -> Float[Array, "*k R"]:
+        """The Gaussian average of some functions, by each randomisation."""
+        result: Array = np.add.reduceat(values * self.weights, self.starts, axis=-1)
+        return result
+
+
+def sobol_rule(dimension: int, log2_nodes: int, n_randomisations: int, rng: np.random.Generator) -> GaussianRule:
+    """Scrambled Sobol points of equal weight: `n_randomisations` times 2^log2_nodes of them."""
+    nodes = gaussian_nodes(dimension, log2_nodes, n_randomisations, rng)
+    n = 2**log2_nodes
+    flat = np.ascontiguousarray(nodes.reshape(-1, dimension).T)
+    return GaussianRule(flat, np.full(flat.shape[1], 1 / n), n * np.arange(n_randomisations))
+
+
+def lattice_rule(
+    dimension: int, log2_nodes: int, n_randomisations: int, rng: np.random.Generator, frame: Float[ArrayLike, "dimension dimension"]
+) -> GaussianRule:
+    """Randomly rotated and shifted lattices D_n inside a ball, with Gaussian weights.
+
+    Each of the `n_randomisations` has about 2^log2_nodes nodes. A smooth radial map, ``z = u (1 + 0.02 |u|^2)`` of lattice
+    points u, spreads them where the weights are small. The ball grows slowly with their number, so that the tail
+    outside and the discreteness inside stay of one order. What the tail would contribute is supplied, for polynomials
+    in |z|^2 of degree 3, by a factor in the weights.
+
+    Args:
+        frame: orthogonal columns; the rule is finer along a longer one, in proportion to its length.
+    """
+    axes = np.asarray(frame, dtype=np.float64)
+    lengths = np.linalg.norm(axes, axis=0)
+    squeeze = axes / lengths**2 * lengths.prod() ** (1 / dimension)  # columns: the frame's directions, shorter where finer
+    n = 2**log2_nodes
+    radius = brentq(lambda u: u * (1 + _SPREAD * u**2) - 4.8 * (n / 512) ** 0.085, 0, 20)
+    volume = math.pi ** (dimension / 2) / math.gamma(dimension / 2 + 1) * radius**dimension
+    basis = _checkerboard(dimension) * (volume / n) ** (1 / dimension)
+    moments = np.cumprod([1.0, dimension, dimension + 2, dimension + 4])  # of |z|^0, |z|^2, |z|^4, |z|^6
+    nodes, weights = [], []
+    for child in rng.spawn(n_randomisations):
+        rotation = np.linalg.qr(child.standard_normal((dimension, dimension))).Q
+        turned = basis @ rotation @ squeeze.T
+        points = _points_in_ball(turned, child.random(dimension) @ turned, radius)
+        squares = (points**2).sum(axis=0)
+        stretch = 1 + _SPREAD * squares
+        weight = volume / n * stretch ** (dimension - 1) * (1 + 3 * _SPREAD * squares)  # the map's Jacobian
+        points *= stretch
+        squares *= stretch**2
+        weight *= np.exp(-squares / 2) / (2 * math.pi) ** (dimension / 2)
+        powers = squares ** np.arange(4)[:, None]
+        weight *= np.linalg.solve((powers * weight) @ powers.T, moments) @ powers
+        nodes.append(points)
+        weights.append(weight)
+    starts = np.concatenate([[0], np.cumsum([len(weight) for weight in weights])[:-1]])
+    return GaussianRule(np.concatenate(nodes, axis=1), np.concatenate(weights), starts)
+
+
+def _checkerboard(dimension: int) -> Float[Array, "dimension dimension"]:
+    """Basis of the lattice D_n (whole numbers with an even sum), scaled to one point per unit volume."""
+    basis = np.eye(dimension) - np.eye(dimension, k=1)
+    basis[-1, -2:] = 1
+    return np.asarray(basis / abs(np.linalg.det(basis)) ** (1 / dimension))
+
+
+def _points_in_ball(
+    basis: Float[Array, "dimension dimension"], shift: Float[Array, " dimension"], radius: float
+) -> Float[Array, "dimension n"]:
+    """All points ``k basis + shift``, k whole, with norm at most the radius.
+
+    In the frame of the basis' orthogonal factor the coordinates depend on k one after the other, so the whole numbers
+    are enumerated one coordinate at a time, within the bounds that the coordinates before leave.
+    """
+    frame, triangle = np.linalg.qr(basis.T)  # basis = triangle^T frame^T; coordinate i takes k_j with j >= i
+    dimension = len(shift)
+    offset = shift @ frame
+    chosen = np.zeros((dimension, 1))
+    left = np.full(1, radius**2)
+    for i in reversed(range(dimension)):
+        centre = triangle[i, i + 1 :] @ chosen[i + 1 :] + offset[i]
+        scale = triangle[i, i]
+        reach = np.sqrt(left)
+        ends = np.stack([-reach - centre, reach - centre]) / scale
+        low, high = np.ceil(ends.min(axis=0)), np.floor(ends.max(axis=0))
+        counts = np.maximum(high - low + 1, 0).astype(np.int64)
+        parent = np.repeat(np.arange(len(counts)), counts)
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        k = low[parent] + np.arange(len(parent)) - first
+        chosen = chosen[:, parent]
+        chosen[i] = k
+        left = np.maximum(left[parent] - (centre[parent] + scale * k) ** 2, 0)
+    return np.ascontiguousarray(frame @ (triangle @ chosen + offset[:, None]))

@@ -14,6 +14,7 @@ whatever the tokens are: only the matrices G, C (L, L) and the number c differ.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
@@ -69,11 +70,62 @@ class SampleLoss:
         )
         return _times(_symmetrised(pulled_change), fields) + _times(pulled, direction)
 
+    def hessian(self, fields: Float[Array, "L r n"]) -> Float[Array, "L r L r n"]:
+        """Second derivatives d^2 ell/(dh dh) of each sample."""
+        n_tokens, rank, _ = fields.shape
+        result = np.empty((n_tokens, rank, *fields.shape))
+        for token in range(n_tokens):
+            for column in range(rank):
+                direction = np.zeros((n_tokens, rank, 1))
+                direction[token, column] = 1
+                result[token, column] = self.hessian_product(fields, direction)
+        return result
+
+    def take(self, samples: NDArray[np.intp] | slice) -> "SampleLoss":
+        """The losses of some of the samples."""
+        gram = self.gram if self.gram.shape[-1] == 1 else self.gram[..., samples]
+        return SampleLoss(gram, self.cross[..., samples], self.constant[samples])
+
+    def repeat(self, times: int) -> "SampleLoss":
+        """The same samples `times` times, one copy after the other."""
+        gram = self.gram if self.gram.shape[-1] == 1 else np.tile(self.gram, times)
+        return SampleLoss(gram, np.tile(self.cross, times), np.tile(self.constant, times))
+
+    @cached_property
+    def two_tokens(self) -> "TwoTokenLoss":
+        """The same losses where L = 2: rows of S sum to one, so only S_11 and S_22 are left. ValueError for other L."""
+        if len(self.cross) != 2:
+            raise ValueError(f"two_tokens needs L = 2; got L = {len(self.cross)}")
+        (g11, g12), (_, g22) = self.gram
+        (c11, c12), (c21, c22) = self.cross
+        stiffness = g11 - 2 * g12 + g22
+        first = (g22 - g12 + c11 - c12) / stiffness
+        second = (g11 - g12 + c22 - c21) / stiffness
+        rest = 0.5 * (self.constant + g11 + g22 - 2 * (c12 + c21) - stiffness * (first**2 + second**2))
+        return TwoTokenLoss(stiffness, first, second, rest)
+
     def _value(self, student: Float[Array, "L L n"]) -> tuple[Float[Array, " n"], Float[Array, "L L n"]]:
         """ell and its derivative with respect to S, which is S G - C."""
         mixed = _times(student, self.gram)
         value = 0.5 * (self.constant + (student * (mixed - 2 * self.cross)).sum(axis=(0, 1)))
         return value, mixed - self.cross
+
+
+@dataclass(frozen=True, eq=False)
+class TwoTokenLoss:
+    """``ell = stiffness/2 [(S_11 - first)^2 + (S_22 - second)^2] + rest``: any `SampleLoss` with L = 2.
+
+    For the theory ``first``, ``second`` are T_11 and T_22, ``stiffness = 2 sigma^2`` and ``rest = 0``.
+
+    Attributes:
+        stiffness: |X_1 - X_2|^2/d, (n,) or (1,).
+        first, second, rest: (n,).
+    """
+
+    stiffness: Float[Array, " n"]
+    first: Float[Array, " n"]
+    second: Float[Array, " n"]
+    rest: Float[Array, " n"]
 
 
 def _times(a: Float[Array, "L K n"], b: Float[Array, "K r n"]) -> Float[Array, "L r n"]:
