@@ -123,15 +123,14 @@ def _minima(
     rival, rival_value = first.copy(), np.full(n, np.inf)
     open_ = np.flatnonzero(~objective.certified(value))
     if len(open_):
-        n_starts, n_open = starts.shape[1], len(open_)
-        others, levels = _descend(
-            objective.take(open_).repeat(n_starts),
-            starts[:, :, open_].reshape(size, -1),
-            known=np.tile(first[:, open_], n_starts),
+        start, sample = np.nonzero(objective.within_reach(starts, value)[:, open_])
+        points = np.repeat(first[:, None, open_], 1 + starts.shape[1], axis=1)
+        values = np.full(points.shape[1:], np.inf)
+        values[0] = value[open_]
+        points[:, 1 + start, sample], values[1 + start, sample] = _descend(
+            objective.take(open_[sample]), starts[:, start, open_[sample]], known=first[:, open_[sample]]
         )
-        points = np.concatenate([first[:, None, open_], others.reshape(size, n_starts, n_open)], axis=1)
-        values = np.concatenate([value[None, open_], levels.reshape(n_starts, n_open)])
-        each = np.arange(n_open)
+        each = np.arange(len(open_))
         best = values.argmin(axis=0)
         minimizer[:, open_], lowest[open_] = points[:, best, each], values[best, each]
         values[_near(points, minimizer[:, None, open_])] = np.inf
@@ -165,14 +164,16 @@ class _Objective(Protocol):
         """``-(H + shift)^-1 gradient``; the shift is the damping, and more where H is not positive definite."""
         ...
 
-    def repeat(self, times: int) -> Self:
-        """The same samples `times` times, one copy after the other."""
-        ...
-
     def take(self, keep: NDArray[np.intp]) -> Self: ...
 
     def certified(self, value: Float[Array, " n"]) -> NDArray[np.bool_]:
         """Whether a local minimum with this objective is proved to be the only one so low."""
+        ...
+
+    def within_reach(
+        self, starts: Float[Array, "k starts n"], value: Float[Array, " n"]
+    ) -> NDArray[np.bool_]:
+        """From which starts a minimum below `value` may be found, (starts, n)."""
         ...
 
 
@@ -272,30 +273,40 @@ class _TwoTokenObjective:
     def certified(self, value: Float[Array, " n"]) -> NDArray[np.bool_]:
         """A lower minimum would lie in the disc ``|h - w|^2 <= 2 V (value - rest)``, and not if the objective is convex there.
 
-        The curvature of ell is at least that of ``sum_i (d ell/dz_i) hess z_i``, and the eigenvalues of hess z_i are
-        1 - sqrt 2 and 1 + sqrt 2. On the disc S_ii changes by at most a quarter of what z_i does.
+        The Hessian of ell is ``sum_i (d^2 ell/dz_i^2) grad z_i grad z_i^T + (d ell/dz_i) hess z_i``. On the disc S_ii
+        changes by at most a quarter of what z_i does. The first factor is ``a S' (-3 S^2 + 2 (1 + t) S - t)``, positive
+        between two values of S; the eigenvalues of hess z_i are 1 - sqrt 2 and 1 + sqrt 2.
         """
         w1, w2, t1, t2, a, rest = self._data
         squared = 2 * np.maximum(value - rest, 0) / self.stiffness
         radius = np.sqrt(squared)
-        negative = 0.0
+        negative = np.zeros(len(value))
+        proved = np.ones(len(value), dtype=bool)
         for u, v, t in ((w1, w2, t1), (w2, w1, t2)):
             with np.errstate(over="ignore"):
                 s = 1 / (1 + np.exp(u * (v - u)))
             reach = np.sqrt((2 * u - v) ** 2 + u * u) * radius
-            below = np.maximum(s - (reach + 0.5 * (_ROOT2 - 1) * squared) / 4, 0)
-            above = np.minimum(s + (reach + 0.5 * (_ROOT2 + 1) * squared) / 4, 1)
-            negative = negative + np.maximum((_ROOT2 - 1) * (above - t), (_ROOT2 + 1) * (t - below))
-        proved: NDArray[np.bool_] = 0.25 * a * negative < self.stiffness
+            below = s - (reach + 0.5 * (_ROOT2 - 1) * squared) / 4
+            above = s + (reach + 0.5 * (_ROOT2 + 1) * squared) / 4
+            proved &= ((2 * (1 + t) - 3 * below) * below >= t) & ((2 * (1 + t) - 3 * above) * above >= t)
+            negative += np.maximum((_ROOT2 - 1) * (above - t), (_ROOT2 + 1) * (t - below))
+        proved &= 0.25 * a * negative < self.stiffness
         return proved
+
+    def within_reach(
+        self, starts: Float[Array, "2 starts n"], value: Float[Array, " n"]
+    ) -> NDArray[np.bool_]:
+        """The last start always, the others where they are no farther from w than 1.5 times the disc's radius."""
+        w, rest = self._data[:2], self._data[5]
+        reach = 1.5**2 * 2 * (value - rest) / self.stiffness
+        near: NDArray[np.bool_] = _squares(starts - w[:, None]) <= reach
+        near[-1] = True
+        return near
 
     def _with(self, data: Float[Array, "6 n"]) -> Self:
         other = object.__new__(type(self))
         other.stiffness, other._data = self.stiffness, data
         return other
-
-    def repeat(self, times: int) -> Self:
-        return self._with(np.tile(self._data, times))
 
     def take(self, keep: NDArray[np.intp]) -> Self:
         return self._with(self._data[:, keep])
@@ -329,10 +340,10 @@ class _GeneralObjective:
         n_tokens, rank, n = self._w.shape
         size = n_tokens * rank
         fields = point.reshape(self._w.shape)
-        value, gradient = self._loss.value_and_gradient(fields)
+        value, gradient, hessian = self._loss.derivatives(fields)
         away = fields - self._w
         pulled = (self._precision[:, :, None] * away[:, None]).sum(axis=2)  # (L, r, n)
-        hessian = self._loss.hessian(fields).reshape(size, size, n)
+        hessian = hessian.reshape(size, size, n)
         hessian += np.kron(np.eye(n_tokens), self._precision)[..., None]
         value += 0.5 * (away * pulled).sum(axis=(0, 1))
         return np.concatenate([value[None], (gradient + pulled).reshape(size, n), hessian.reshape(size**2, n)])
@@ -355,13 +366,18 @@ class _GeneralObjective:
     def certified(self, value: Float[Array, " n"]) -> NDArray[np.bool_]:
         return np.zeros(len(value), dtype=bool)
 
+    def within_reach(
+        self, starts: Float[Array, "k starts n"], value: Float[Array, " n"]
+    ) -> NDArray[np.bool_]:
+        """Those no farther from w than 1.5 times a lower minimum can be, since ell is nowhere negative."""
+        away = starts.reshape(*self._w.shape[:2], -1, self._w.shape[-1]) - self._w[:, :, None]
+        near: NDArray[np.bool_] = np.einsum("ab,lasn,lbsn->sn", self._precision, away, away) <= 1.5**2 * 2 * value
+        return near
+
     def _with(self, w: Float[Array, "L r n"], loss: SampleLoss) -> Self:
         other = object.__new__(type(self))
         other.stiffness, other._precision, other._w, other._loss = self.stiffness, self._precision, w, loss
         return other
-
-    def repeat(self, times: int) -> Self:
-        return self._with(np.tile(self._w, times), self._loss.repeat(times))
 
     def take(self, keep: NDArray[np.intp]) -> Self:
         return self._with(self._w[..., keep], self._loss.take(keep))

@@ -72,24 +72,45 @@ class SampleLoss:
 
     def hessian(self, fields: Float[Array, "L r n"]) -> Float[Array, "L r L r n"]:
         """Second derivatives d^2 ell/(dh dh) of each sample."""
-        n_tokens, rank, _ = fields.shape
-        result = np.empty((n_tokens, rank, *fields.shape))
-        for token in range(n_tokens):
-            for column in range(rank):
-                direction = np.zeros((n_tokens, rank, 1))
-                direction[token, column] = 1
-                result[token, column] = self.hessian_product(fields, direction)
-        return result
+        return self.derivatives(fields)[2]
+
+    def derivatives(
+        self, fields: Float[Array, "L r n"]
+    ) -> tuple[Float[Array, " n"], Float[Array, "L r n"], Float[Array, "L r L r n"]]:
+        """ell(h), its gradient and its second derivatives.
+
+        Each row p of S enters ell by itself, and depends on its own scores ``z_k = h_i . h_k``. With P the derivative of
+        ell with respect to z, its second derivative is ``C G C + diag P - P p^T - p P^T``, ``C = diag p - p p^T``.
+        """
+        n_tokens, rank, n = fields.shape
+        student = _attention(fields)
+        value, slope = self._value(student)
+        pulled = _softmax_pullback(student, slope)
+        both = _symmetrised(pulled)
+        result = np.zeros((n_tokens, rank, n_tokens, rank, n))
+        for a in range(rank):
+            result[:, a, :, a] = both
+        for i in range(n_tokens):
+            p, first = student[i], pulled[i]
+            spread = -p[:, None] * p
+            spread[np.arange(n_tokens), np.arange(n_tokens)] += p
+            second = _times(_times(spread, np.broadcast_to(self.gram, spread.shape)), spread)
+            second -= first[:, None] * p + p[:, None] * first
+            second[np.arange(n_tokens), np.arange(n_tokens)] += first
+            along = _times(second, fields)  # (L, r, n)
+            here = fields[i]
+            for a in range(rank):
+                for b in range(rank):
+                    result[:, a, :, b] += second * (here[a] * here[b])
+                    result[:, a, i, b] += here[a] * along[:, b]
+                    result[i, a, :, b] += along[:, a] * here[b]
+                    result[i, a, i, b] += (fields[:, a] * along[:, b]).sum(axis=0)
+        return value, _times(both, fields), result
 
     def take(self, samples: NDArray[np.intp] | slice) -> "SampleLoss":
         """The losses of some of the samples."""
         gram = self.gram if self.gram.shape[-1] == 1 else self.gram[..., samples]
         return SampleLoss(gram, self.cross[..., samples], self.constant[samples])
-
-    def repeat(self, times: int) -> "SampleLoss":
-        """The same samples `times` times, one copy after the other."""
-        gram = self.gram if self.gram.shape[-1] == 1 else np.tile(self.gram, times)
-        return SampleLoss(gram, np.tile(self.cross, times), np.tile(self.constant, times))
 
     @cached_property
     def two_tokens(self) -> "TwoTokenLoss":
