@@ -61,8 +61,8 @@ def _one_thread(function: Callable[_P, _R]) -> Callable[_P, _R]:
 class Slope(NamedTuple):
     """Risk and gradient at one point.
 
-    `scale` is ``|X^T g|/sqrt(d) + lambda |Q| + floor``: the two parts that cancel in the gradient at a stationary point,
-    and a thousandth of their natural size at ``|Q| = sqrt(d)``, which counts only where they vanish themselves.
+    `scale` is ``|X^T g|/sqrt(d) + lambda |Q| + floor``: the two parts that cancel at a stationary point,
+    and a thousandth of their natural size at ``|Q| = sqrt(d)``, which counts only where those vanish.
     """
 
     risk: float
@@ -208,7 +208,8 @@ def minimize_risk(
         seed: for the random numbers of the start.
         tolerance: on gradient_norm, see `Fit`.
         max_evaluations: where "lbfgs" gives up.
-        n_steps, learning_rate: for the methods that make a fixed number of steps.
+        n_steps: for the methods that make a fixed number of steps.
+        learning_rate: for the same methods.
         record_every: record the trajectory at every so many steps.
         must_converge: whether "lbfgs" raises where it does not reach the tolerance, or returns with
             ``converged=False``. The methods of a fixed number of steps always return.
@@ -377,7 +378,7 @@ def _lbfgs(
 def _follow_gradient(
     risk: EmpiricalRisk, query: Float[Array, "d r"], tolerance: float, recorder: _Recorder, n_steps: int = 30
 ) -> tuple[Float[Array, "d r"], Slope, int]:
-    """Steps of gradient descent, each the inverse of twice the largest curvature at the start, less where the risk rises."""
+    """Steps of gradient descent of half the inverse of the largest curvature at the start; less where the risk rises."""
     slope = risk.slope(query)
     recorder.note(0, query, slope.risk)
     rate = 0.5 / _largest_curvature(risk, query)
