@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from attention_phases._page import STATIC
 
 if TYPE_CHECKING:
-    from docutils import nodes
     from sphinx.application import Sphinx
 
 FILES = {
@@ -46,7 +45,7 @@ def store(root: Path, mime_type: str, content: bytes) -> str:
 
 
 def move_to_files(
-    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
 ) -> None:
     """Replace the data: addresses in a page's body by those of files."""
 
