@@ -378,7 +378,7 @@ def _lbfgs(
 def _follow_gradient(
     risk: EmpiricalRisk, query: Float[Array, "d r"], tolerance: float, recorder: _Recorder, n_steps: int = 30
 ) -> tuple[Float[Array, "d r"], Slope, int]:
-    """Steps of gradient descent of half the inverse of the largest curvature at the start; less where the risk rises."""
+    """Gradient descent at half the inverse of the largest curvature of the start, and less where the risk would rise."""
     slope = risk.slope(query)
     recorder.note(0, query, slope.risk)
     rate = 0.5 / _largest_curvature(risk, query)

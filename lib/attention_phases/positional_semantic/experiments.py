@@ -1,0 +1,45 @@
+"""Finite-size experiments of the running example, one point each, for chapters, stored tables and tests alike."""
+
+from typing import Any
+
+import numpy as np
+
+from attention_phases.positional_semantic.loss_landscape import Fit, Method, minimize_risk
+from attention_phases.positional_semantic.teacher_student import Dataset, Task
+
+
+def informed_minima(d: int, alpha: float, seed: int, omega: float = 0.3) -> dict[str, Any]:
+    """The minima reached from the two informed starts on one data set; columns semantic_theta, positional_theta, ..."""
+    dataset = _dataset(d, alpha, seed, omega)
+    return {
+        f"{start}_{column}": value
+        for start in ("semantic", "positional")
+        for column, value in _row(minimize_risk(dataset, start)).items()
+    }
+
+
+def random_start(d: int, alpha: float, seed: int, method: Method, omega: float = 0.3) -> dict[str, Any]:
+    """Where 5000 steps of a method end from a random start, and the losses of the two informed minima beside it.
+
+    teacher_cosine and position_cosine are those of Q with Q* and with 1_d, in size.
+    """
+    dataset = _dataset(d, alpha, seed, omega)
+    fit = minimize_risk(dataset, "random", method, seed=np.random.default_rng([seed, 1]))
+    size = np.linalg.norm(fit.query)
+    cosines = {
+        "teacher_cosine": np.linalg.norm(fit.query.T @ dataset.teacher_query)
+        / size
+        / np.linalg.norm(dataset.teacher_query),
+        "position_cosine": np.linalg.norm(fit.query.sum(axis=0)) / size / np.sqrt(d),
+    }
+    informed = {f"{start}_train_loss": minimize_risk(dataset, start).train_loss for start in ("semantic", "positional")}
+    return {**_row(fit), **cosines, **informed}
+
+
+def _dataset(d: int, alpha: float, seed: int, omega: float) -> Dataset:
+    return Task(omega=omega).sample(d, alpha, np.random.default_rng([seed, 0, d]))
+
+
+def _row(fit: Fit) -> dict[str, Any]:
+    columns = ("theta", "m", "q", "train_loss", "test_error", "gradient_norm", "n_evaluations")
+    return {column: getattr(fit, column) for column in columns}
