@@ -36,11 +36,16 @@ class Table:
 TABLES = {
     "finite-size": Table(
         experiments.informed_minima,
-        {"d": (100, 200, 400, 800, 1600, 3000), "alpha": (1.5,), "seed": range(24)},
+        {"d": (100, 200, 400, 800, 1600, 3000), "alpha": (1.5,), "seed": range(24), "teacher_query": ("orthonormal",)},
     ),
     "alpha-scan": Table(
         experiments.informed_minima,
-        {"d": (1000,), "alpha": (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0), "seed": range(16)},
+        {
+            "d": (1000,),
+            "alpha": (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0),
+            "seed": range(16),
+            "teacher_query": ("gaussian",),
+        },
     ),
     "random-starts": Table(
         experiments.random_start,

@@ -8,9 +8,9 @@ from attention_phases.positional_semantic.loss_landscape import Fit, Method, min
 from attention_phases.positional_semantic.teacher_student import Dataset, Task
 
 
-def informed_minima(d: int, alpha: float, seed: int, omega: float = 0.3) -> dict[str, Any]:
+def informed_minima(d: int, alpha: float, seed: int, teacher_query: str) -> dict[str, Any]:
     """The minima reached from the two informed starts on one data set; columns semantic_theta, positional_theta, ..."""
-    dataset = _dataset(d, alpha, seed, omega)
+    dataset = _dataset(d, alpha, seed, teacher_query)
     return {
         f"{start}_{column}": value
         for start in ("semantic", "positional")
@@ -18,12 +18,12 @@ def informed_minima(d: int, alpha: float, seed: int, omega: float = 0.3) -> dict
     }
 
 
-def random_start(d: int, alpha: float, seed: int, method: Method, omega: float = 0.3) -> dict[str, Any]:
+def random_start(d: int, alpha: float, seed: int, method: Method) -> dict[str, Any]:
     """Where 5000 steps of a method end from a random start, and the losses of the two informed minima beside it.
 
     teacher_cosine and position_cosine are those of Q with Q* and with 1_d, in size.
     """
-    dataset = _dataset(d, alpha, seed, omega)
+    dataset = _dataset(d, alpha, seed, "gaussian")
     fit = minimize_risk(dataset, "random", method, seed=np.random.default_rng([seed, 1]))
     size = np.linalg.norm(fit.query)
     cosines = {
@@ -36,8 +36,8 @@ def random_start(d: int, alpha: float, seed: int, method: Method, omega: float =
     return {**_row(fit), **cosines, **informed}
 
 
-def _dataset(d: int, alpha: float, seed: int, omega: float) -> Dataset:
-    return Task(omega=omega).sample(d, alpha, np.random.default_rng([seed, 0, d]))
+def _dataset(d: int, alpha: float, seed: int, teacher_query: str) -> Dataset:
+    return Task().sample(d, alpha, np.random.default_rng([seed, 0, d]), teacher_query)
 
 
 def _row(fit: Fit) -> dict[str, Any]:
