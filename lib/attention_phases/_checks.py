@@ -79,7 +79,7 @@ def array(name: str, value: Any, shape: tuple[int | None, ...], *, letters: str 
     if not (raw.max() <= LARGEST and raw.min() >= -LARGEST):  # these two need no temporary array
         index = np.unravel_index(int(np.argmin((raw <= LARGEST) & (raw >= -LARGEST))), raw.shape)
         entry = f"{name}[{', '.join(map(str, index))}] = {raw[index]}"
-        raise ValueError(f"{name} must have finite entries, of size at most {LARGEST:g}; got {entry}")
+        raise ValueError(f"{name} must be finite, with entries of size at most {LARGEST:g}; got {entry}")
     return raw.astype(np.float64, copy=False)
 
 
