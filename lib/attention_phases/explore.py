@@ -146,7 +146,6 @@ def _live(painter: _Painter, sliders: list[_Slider]) -> widgets.VBox:
             options=list(zip(slider.texts, slider.choices, strict=True)),
             index=slider.start,
             description=slider.label,
-            tooltip=slider.label,
             continuous_update=False,
         )
         for slider in sliders
