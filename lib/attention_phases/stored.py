@@ -51,7 +51,7 @@ TABLES = {
         experiments.random_start,
         {
             "d": (300,),
-            "alpha": (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0),
+            "alpha": (0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
             "method": ("gradient_descent", "adam"),
             "seed": range(24),
         },
