@@ -68,6 +68,8 @@ def _computed(
 
 def _one(function: Callable[..., Row], index: int, point: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     row = function(**point)
+    if not isinstance(row, Mapping):
+        raise TypeError(f"function must return a mapping from column to number or text; got {_checks.shown(row)}")
     return index, {column: value.item() if hasattr(value, "item") else value for column, value in row.items()}
 
 
@@ -84,16 +86,22 @@ def _resume(path: Path, header: dict[str, str]) -> dict[int, dict[str, Any]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = path.read_bytes() if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
+    try:
+        lines = [json.loads(line) for line in whole.splitlines()]
+        known = not lines or header.keys() <= lines[0].keys()
+    except (ValueError, AttributeError):
+        known = False
+    if not known:
+        raise ValueError(f"store must be a file that a sweep wrote, or none yet; got {path}")
     if len(whole) < len(content):
         os.truncate(path, len(whole))
-    lines = [json.loads(line) for line in whole.splitlines()]
     if not lines:
         with path.open("ab") as file:
             _append(file.fileno(), header)
         return {}
     for key, value in header.items():
-        if lines[0].get(key) != value:
-            raise ValueError(f"store must hold this sweep's points; {path} has {key} {lines[0].get(key)}, not {value}")
+        if lines[0][key] != value:
+            raise ValueError(f"store must hold this sweep's points; {path} has {key} {lines[0][key]}, not {value}")
     return {line["point"]: line["row"] for line in lines[1:]}
 
 
