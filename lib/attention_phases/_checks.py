@@ -90,8 +90,13 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     return value
 
 
-def generator(seed: Any, name: str = "seed") -> np.random.Generator:
-    """A NumPy generator from a whole number or a generator, or a ValueError."""
+def generator(seed: Any, name: str = "seed", *, stream: int | None = None) -> np.random.Generator:
+    """A NumPy generator from a whole number or a generator, or a ValueError.
+
+    The same whole number gives independent random numbers for each `stream`, so that two functions that are given the
+    same seed do not draw the same numbers.
+    """
     if isinstance(seed, np.random.Generator):
         return seed
-    return np.random.default_rng(integer(name, seed, 0, None))
+    number = integer(name, seed, 0, None)
+    return np.random.default_rng(number if stream is None else [number, stream])

@@ -200,7 +200,7 @@ def minimize_risk(
             deviation 0.01: a column that is exactly zero stays so); with fewer, the first columns of the start.
         method: "lbfgs" runs until gradient_norm <= tolerance. "gradient_descent" (``Q <- Q - learning_rate grad R``;
             default 0.15 as in the paper) and "adam" (default 0.01) make n_steps steps, whatever comes out.
-        seed: for the random numbers of the start.
+        seed: for the random numbers of the start, which are not those of a sample of the same seed.
         tolerance: on gradient_norm, see `Fit`.
         max_evaluations: where "lbfgs" gives up; all of its gradients and Hessian products count.
         n_steps: for the methods that make a fixed number of steps.
@@ -224,7 +224,7 @@ def minimize_risk(
     else:
         rate = 0.01 if method == "adam" else 0.15
     recorder = _Recorder(dataset, None if record_every is None else _checks.integer("record_every", record_every, 1))
-    query = _starting_query(dataset, start, _checks.generator(seed))
+    query = _starting_query(dataset, start, _checks.generator(seed, stream=1))  # the sample's seed may be the same
 
     risk = EmpiricalRisk(dataset, max_evaluations if method == "lbfgs" else None)
     descent = _Descending(risk, query, recorder)
@@ -534,7 +534,8 @@ def lowest_curvatures(dataset: Dataset, query: Float[ArrayLike, "d r"], k: int =
     if 2 * k >= query.size:  # the whole matrix costs less than Lanczos' method
         values: Array = np.linalg.eigvalsh(hessian @ np.eye(query.size))[:k]
         return values
-    start = np.random.default_rng(0).standard_normal(query.size)
+    # the first numbers of seed 0 may be the Q* of a dataset, which can have no part along a zero mode
+    start = _checks.generator(0, stream=2).standard_normal(query.size)
     return np.sort(eigsh(hessian, k=k, which="SA", v0=start, tol=1e-6, return_eigenvectors=False))
 
 
