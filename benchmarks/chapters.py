@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import jupytext
 import psutil
 import yaml
+from attention_phases._page import STATIC
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient import NotebookClient
-
-from attention_phases._page import STATIC
 
 ROOT = Path(__file__).resolve().parent.parent
 

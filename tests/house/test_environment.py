@@ -102,6 +102,7 @@ def test_a_killed_set_up_leaves_the_mark_that_it_is_unfinished(tmp_path: Path) -
     program = (
         "import os, environment, pathlib\n"
         "environment.check_disk = lambda free: None\n"
+        "environment.venv.create = lambda folder, **options: None\n"
         "environment.install = lambda folder: os.kill(os.getpid(), 9)\n"
         f"environment.bring_up_to_date(pathlib.Path({str(tmp_path / '.venv')!r}))\n"
     )
