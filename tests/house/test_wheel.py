@@ -19,7 +19,7 @@ import importlib.resources, pathlib, attention_phases
 from attention_phases import figures, positional_semantic
 package = importlib.resources.files("attention_phases")
 assert (package / "py.typed").is_file()
-assert (package / "data" / "README.md").is_file()
+assert list((package / "data").iterdir())
 print(pathlib.Path(attention_phases.__file__).resolve())
 """
 
@@ -56,8 +56,9 @@ def test_the_wheel_holds_the_library_and_its_tables_and_installs(tmp_path: Path,
     (wheel,) = tmp_path.glob("*.whl")
     package, data = ROOT / "lib" / "attention_phases", ROOT / "book" / "data"
     modules = {f"attention_phases/{path.relative_to(package).as_posix()}" for path in package.rglob("*.py")}
-    tables = {f"attention_phases/data/{path.name}" for path in [*data.glob("*.csv"), data / "README.md"]}
+    tables = {f"attention_phases/data/{path.name}" for path in data.glob("[!.]*")}
     names = set(zipfile.ZipFile(wheel).namelist())
+    assert tables
     assert modules | tables | {"attention_phases/py.typed"} <= names
     assert not [name for name in names if name.startswith(("book", "tests", "tools"))]
     install_and_import(fresh, str(wheel))
