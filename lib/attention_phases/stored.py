@@ -47,6 +47,10 @@ TABLES = {
             "teacher_query": ("gaussian",),
         },
     ),
+    "valley-floors": Table(
+        experiments.valley_floor,
+        {"d": (200, 400, 800, 1600), "alpha": (1.5,), "seed": range(12), "valley": ("semantic", "positional")},
+    ),
     "random-starts": Table(
         experiments.random_start,
         {

@@ -36,6 +36,24 @@ def random_start(d: int, alpha: float, seed: int, method: Method) -> dict[str, A
     return {**_row(fit), **cosines, **informed}
 
 
+def valley_floor(d: int, alpha: float, seed: int, valley: str) -> dict[str, Any]:
+    """How many different minima 16 descents find that start in one valley and end in it.
+
+    A start is the informed start of the valley, with noise of up to its own size mixed in, at 0.1 to 1 of its length. A descent has ended in the semantic valley if theta/sigma^2 is larger than m, in size. Two minima are different
+    if their losses differ by more than 1e-6 of themselves; `spread` is the relative difference of highest and lowest.
+    """
+    dataset = _dataset(d, alpha, seed, "orthonormal")
+    direction = dataset.teacher_query if valley == "semantic" else np.ones((d, 1))
+    rng = np.random.default_rng([seed, 2])
+    losses = []
+    for length, noise in zip(10 ** rng.uniform(-1, 0, 16), rng.uniform(0, 1, 16), strict=True):
+        fit = minimize_risk(dataset, length * (direction + noise * rng.standard_normal((d, 1))))
+        if (np.abs(fit.theta) / dataset.task.sigma**2 > np.abs(fit.m)) == (valley == "semantic"):
+            losses.append(fit.train_loss)
+    steps = np.diff(np.log(np.sort(losses)))
+    return {"descents": len(losses), "minima": 1 + int((steps > 1e-6).sum()), "spread": float(np.expm1(steps.sum()))}
+
+
 def _dataset(d: int, alpha: float, seed: int, teacher_query: str) -> Dataset:
     return Task().sample(d, alpha, np.random.default_rng([seed, 0, d]), teacher_query)
 

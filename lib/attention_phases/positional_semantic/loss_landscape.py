@@ -534,9 +534,15 @@ def lowest_curvatures(dataset: Dataset, query: Float[ArrayLike, "d r"], k: int =
     if 2 * k >= query.size:  # the whole matrix costs less than Lanczos' method
         values: Array = np.linalg.eigvalsh(hessian @ np.eye(query.size))[:k]
         return values
+    inverse = _inverse_curvature(risk, query)
+    if inverse == 0:
+        return np.zeros(k)
+    # ARPACK wants an error relative to the eigenvalue, which one that is 0 never meets: it then returns the next one
+    shift = 2 / inverse
+    moved = LinearOperator(hessian.shape, matvec=lambda vector: hessian.matvec(vector) + shift * vector, dtype=float)
     # the first numbers of seed 0 may be the Q* of a dataset, which can have no part along a zero mode
     start = _checks.generator(0, stream=2).standard_normal(query.size)
-    return np.sort(eigsh(hessian, k=k, which="SA", v0=start, tol=1e-6, return_eigenvectors=False))
+    return np.sort(eigsh(moved, k=k, which="SA", v0=start, tol=1e-8, return_eigenvectors=False)) - shift
 
 
 @dataclass(frozen=True)
@@ -581,11 +587,11 @@ def path_between(
         raise ValueError("first and second must be two different students; got the same one twice, to nine digits")
     rate = min(_inverse_curvature(risk, end) for end in (first, second))
     evenly = np.linspace(0, 1, n_points)
-    queries = first + evenly[:, None, None] * (second - first)
+    queries = (1 - evenly[:, None, None]) * first + evenly[:, None, None] * second
     for _ in range(n_steps):
         for query in queries[1:-1]:
             query -= rate * risk.slope(query).gradient
-        queries = make_interp_spline(_arc(queries), queries, k=1)(evenly)
+        queries[1:-1] = make_interp_spline(_arc(queries), queries, k=1)(evenly[1:-1])
     train_loss = np.array([risk.value(query) for query in queries]) / dataset.dimension
     return RiskPath(queries, _arc(queries), train_loss)
 

@@ -120,14 +120,10 @@ class Task:
         if not isinstance(kind, str):
             return _read_only(_checks.array("teacher_query", kind, (d, self.teacher_rank)))
         _checks.choice("teacher_query", kind, ("gaussian", "orthonormal"))
+        if kind == "orthonormal" and d < self.teacher_rank:
+            raise ValueError(f"d must be at least teacher_rank = {self.teacher_rank} for orthonormal columns; got {d}")
         query = rng.standard_normal((d, self.teacher_rank))
-        if kind == "orthonormal":
-            if d < self.teacher_rank:
-                raise ValueError(
-                    f"d must be at least teacher_rank = {self.teacher_rank} for orthonormal columns; got {d}"
-                )
-            query = np.sqrt(d) * np.linalg.qr(query).Q
-        return _read_only(query)
+        return _read_only(np.sqrt(d) * np.linalg.qr(query).Q if kind == "orthonormal" else query)
 
     def _key(self) -> tuple[object, ...]:
         arrays = self.positional_attention.tobytes(), self.positions.tobytes()
@@ -245,9 +241,10 @@ def generalization_error(
     teacher_query = _checks.array("teacher_query", teacher_query, (d, task.teacher_rank))
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 0, 24)
     n_scrambles = _checks.integer("n_scrambles", n_scrambles, 2, 4096)
+    rng = _checks.generator(seed)
     basis = np.linalg.qr(np.hstack([query, teacher_query, np.ones((d, 1))])).Q  # (d, k), columns orthonormal
     k = basis.shape[1]
-    nodes = gaussian_nodes(task.n_tokens * k, log2_nodes, n_scrambles, _checks.generator(seed))
+    nodes = gaussian_nodes(task.n_tokens * k, log2_nodes, n_scrambles, rng)
     tokens = task.sigma * nodes.reshape(n_scrambles, -1, task.n_tokens, k)  # components in the span
     position = np.outer(task.positions, basis.sum(axis=0) / np.sqrt(d))  # (L, k)
     teacher = task.teacher_attention(tokens @ (basis.T @ teacher_query) / np.sqrt(d))
