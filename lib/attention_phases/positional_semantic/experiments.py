@@ -39,7 +39,8 @@ def random_start(d: int, alpha: float, seed: int, method: Method) -> dict[str, A
 def valley_floor(d: int, alpha: float, seed: int, valley: str) -> dict[str, Any]:
     """How many different minima 16 descents find that start in one valley and end in it.
 
-    A start is the informed start of the valley, with noise of up to its own size mixed in, at 0.1 to 1 of its length. A descent has ended in the semantic valley if theta/sigma^2 is larger than m, in size. Two minima are different
+    A start is the informed start of the valley, with noise of up to its own size mixed in, at 0.1 to 1 of its length.
+    A descent has ended in the semantic valley if theta/sigma^2 is larger than m, in size. Two minima are different
     if their losses differ by more than 1e-6 of themselves; `spread` is the relative difference of highest and lowest.
     """
     dataset = _dataset(d, alpha, seed, "orthonormal")
