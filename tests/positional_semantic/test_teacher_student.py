@@ -55,7 +55,7 @@ def test_a_task_does_not_change_with_the_array_it_was_made_from() -> None:
     matrix[0] = 1
     assert task == Task()
     with pytest.raises(ValueError, match="read-only"):
-        task.positional_attention[0, 0] = 1  # type: ignore[index]
+        task.positional_attention[0, 0] = 1
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -104,9 +104,7 @@ def test_the_number_of_samples_is_alpha_d() -> None:
 
 @pytest.mark.parametrize("kind", ["gaussian", "orthonormal"])
 def test_same_seed_same_sample(kind: str) -> None:
-    one, same, as_generator, other = (
-        Task().sample(20, 1, seed, kind) for seed in (7, np.int32(7), np.random.default_rng(7), 8)
-    )
+    one, same, as_generator, other = (Task().sample(20, 1, seed, kind) for seed in (7, 7, np.random.default_rng(7), 8))
     for again in (same, as_generator):
         np.testing.assert_array_equal(one.tokens, again.tokens)
         np.testing.assert_array_equal(one.teacher_query, again.teacher_query)
@@ -247,7 +245,7 @@ def test_same_seed_same_test_error() -> None:
 
 def test_a_dataset_can_be_made_of_given_tokens() -> None:
     drawn = Task().sample(6, 2, seed=0)
-    again = Dataset(drawn.task, drawn.tokens.tolist(), drawn.teacher_attention, drawn.teacher_query)  # type: ignore[arg-type]
+    again = Dataset(drawn.task, drawn.tokens.tolist(), drawn.teacher_attention, drawn.teacher_query)
     np.testing.assert_array_equal(again.targets, drawn.targets)
 
 
@@ -256,10 +254,10 @@ import sys
 import numpy as np
 from attention_phases.positional_semantic import Task, generalization_error, minimize_risk
 
-dataset = Task(student_rank=2, teacher_rank=2).sample(6000, 0.02, 0, "orthonormal")
-fit = minimize_risk(Task().sample(300, 1.5, 0))
+dataset = Task(student_rank=2, teacher_rank=2).sample(500, 1.5, 0)  # OpenBLAS sums these products thread by thread
+fit = minimize_risk(dataset, tolerance=1e-3)
 for result in (dataset.tokens, dataset.teacher_attention, dataset.targets, dataset.sample_loss.cross, fit.query,
-               generalization_error(dataset.task, dataset.teacher_query, dataset.teacher_query).value):
+               generalization_error(dataset.task, fit.query, dataset.teacher_query).value):
     sys.stdout.write(np.asarray(result).tobytes().hex()[-4000:] + "\\n")
 """
 
