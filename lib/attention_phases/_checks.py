@@ -93,10 +93,14 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
 def generator(seed: Any, name: str = "seed", *, stream: int | None = None) -> np.random.Generator:
     """A NumPy generator from a whole number or a generator, or a ValueError.
 
-    The same whole number gives independent random numbers for each `stream`, so that two functions that are given the
-    same seed do not draw the same numbers.
+    The same whole number gives other random numbers with each `stream` (None, 1, 2, ...), so that two functions that
+    are given the same seed do not draw the same numbers.
     """
     if isinstance(seed, np.random.Generator):
         return seed
-    number = integer(name, seed, 0, None)
+    try:
+        number = integer(name, seed, 0, None)
+    except ValueError:
+        wrong = f"{name} must be a whole number of at least 0 or a NumPy Generator; got {shown(seed)}"
+        raise ValueError(wrong) from None
     return np.random.default_rng(number if stream is None else [number, stream])
