@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import jupytext
 import psutil
 import yaml
-from nbclient import NotebookClient
-
 from attention_phases._page import STATIC
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,7 +48,9 @@ def measure(notebook: Path) -> Cost:
     )
     start = time.perf_counter()
     with client.setup_kernel(env={**os.environ, STATIC: "1"}):
-        kernel = psutil.Process(client.km.provisioner.pid)
+        provisioner = client.km and client.km.provisioner
+        assert isinstance(provisioner, LocalProvisioner)
+        kernel = psutil.Process(provisioner.pid)
         peak, finished = 0, threading.Event()
 
         def watch() -> None:

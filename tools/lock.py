@@ -25,7 +25,7 @@ SYSTEMS = [
     {"sys_platform": "darwin", "platform_system": "Darwin", "os_name": "posix"},
     {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt"},
 ]
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = [{"python_version": python, "python_full_version": f"{python}.0"} for python in ("3.11", "3.12", "3.13")]
 
 
 def project() -> dict[str, Any]:
@@ -45,7 +45,7 @@ def applies(requirement: Requirement, extras: set[str]) -> bool:
     if requirement.marker is None:
         return True
     return any(
-        requirement.marker.evaluate({**system, "python_version": python, "python_full_version": f"{python}.0", "extra": extra})
+        requirement.marker.evaluate({**system, **python, "extra": extra})
         for system, python, extra in itertools.product(SYSTEMS, PYTHONS, extras | {""})
     )
 

@@ -13,16 +13,18 @@ import platform
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jupytext
 from filelock import FileLock
 from myst_nb.sphinx_ import NbMetadataCollector
 from nbclient.exceptions import CellTimeoutError
-from nbformat import NotebookNode
-from sphinx.application import Sphinx
-from sphinx.config import Config
 from sphinx.util import logging
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+    from sphinx.application import Sphinx
+    from sphinx.config import Config
 
 COMPUTATION = ["lib/**/*.py", "book/data/**/*", "requirements.lock"]
 PAGES = ["_config.yml", "_toc.yml", "book/_extensions/**/*.py", "book/_static/**/*"]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from attention_phases._page import STATIC
 
 if TYPE_CHECKING:
-    from docutils import nodes
     from sphinx.application import Sphinx
 
 FILES = {
@@ -28,9 +27,7 @@ FILES = {
     "text/csv": ("_downloads", "csv"),
 }
 MIME_TYPES = "|".join(map(re.escape, FILES))
-ADDRESS = re.compile(
-    rf"""(<(?:img|a)\s[^<>]*?\b(?:src|href)=")data:({MIME_TYPES});base64,([A-Za-z0-9+/=]+)"""
-)
+ADDRESS = re.compile(rf"""(<(?:img|a)\s[^<>]*?\b(?:src|href)=")data:({MIME_TYPES});base64,([A-Za-z0-9+/=]+)""")
 
 
 def store(root: Path, mime_type: str, content: bytes) -> str:
@@ -45,9 +42,7 @@ def store(root: Path, mime_type: str, content: bytes) -> str:
     return path
 
 
-def move_to_files(
-    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
+def move_to_files(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Replace the data: addresses in a page's body by those of files."""
 
     def to_file(found: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 """Argument checks. Each names the argument, what it must be, and what it got."""
 
 import math
+import numbers
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -8,64 +9,78 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+LARGEST = 1e12  # no entry of an array may be larger: products of a dozen of them still fit into a float64
+MOST = 2**31 - 1  # no count may be larger: BLAS and LAPACK count with 32 bits
 _SHOWN = 80  # characters of a wrong value that an error message repeats
 
 
 def shown(value: Any) -> str:
-    """A short form of a wrong value, for an error message."""
-    text = repr(value)
+    """A short form of a wrong value, in one line, for an error message."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a value of any type may come here, and a repr may fail: that of a very long int does
+        return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def _scalar(value: Any) -> Any:
+    """The Python number in a number of any library, or None where it is not one real number."""
+    try:
+        raw = np.asarray(value)
+        number = raw.item() if raw.ndim == 0 and raw.dtype.kind in "fiuO" and not np.ma.is_masked(value) else None
+    except Exception:  # whatever the library that made the value raises: it is not a number
+        return None
+    return None if isinstance(number, bool) or not isinstance(number, numbers.Real) else number
 
 
 def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False) -> float:
     """`value` as a finite float in [low, high] (or (low, high] with `open_low`), or a ValueError."""
-    bounds = ("(" if open_low or low == -math.inf else "[") + f"{low:g}, {high:g}" + (")" if high == math.inf else "]")
-    wrong = f"{name} must be a number in {bounds}; got {shown(value)}"
-    if isinstance(value, bool | np.bool_ | str | bytes) or np.iscomplexobj(value) or np.ndim(value) != 0:
-        raise ValueError(wrong)
+    given = _scalar(value)
     try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(wrong) from None
+        number = math.nan if given is None else float(given)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
-        raise ValueError(wrong)
+        left, right = "(" if open_low or low == -math.inf else "[", ")" if high == math.inf else "]"
+        raise ValueError(f"{name} must be a number in {left}{low:g}, {high:g}{right}; got {shown(value)}")
     return number
 
 
-def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+def integer(name: str, value: Any, low: int, high: int | None = MOST) -> int:
     """`value` as an int in [low, high], or a ValueError. A float is refused even where it is whole."""
-    wrong = f"{name} must be a whole number of at least {low}" + ("" if high is None else f" and at most {high}")
-    wrong += f"; got {shown(value)}"
-    if isinstance(value, bool | np.bool_):
-        raise ValueError(wrong)
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(wrong) from None
-    if number < low or (high is not None and number > high):
-        raise ValueError(wrong)
+    given = _scalar(value)
+    number = operator.index(given) if isinstance(given, numbers.Integral) else None
+    if number is None or number < low or (high is not None and number > high):
+        limits = f"of at least {low}" + ("" if high is None else f" and at most {high}")
+        raise ValueError(f"{name} must be a whole number {limits}; got {shown(value)}")
     return number
 
 
 def array(name: str, value: Any, shape: tuple[int | None, ...], *, letters: str | None = None) -> NDArray[np.float64]:
-    """`value` as a float64 array of the given shape (None: any length >= 1) with finite entries, or a ValueError."""
+    """`value` as a float64 array of the given shape (None: any length >= 1), or a ValueError.
+
+    No entry may be masked, infinite, not a number, or larger in size than `LARGEST`.
+    """
     expected = letters or "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
     wrong = f"{name} must be a real array of shape {expected}"
     try:
         raw = np.asarray(value)
-    except ValueError:
-        raise ValueError(f"{wrong}; got rows of unequal length") from None
-    if raw.dtype.kind not in "fiu":
+    except Exception as error:  # rows of unequal length; or what the library that made the value raises
+        raise ValueError(f"{wrong}; got {shown(value)}") from error
+    if raw.dtype.kind not in "fiu" or isinstance(value, bytearray):
         raise ValueError(f"{wrong}; got {shown(value)}")
     fits = raw.ndim == len(shape) and all(
         n >= 1 if m is None else n == m for n, m in zip(raw.shape, shape, strict=True)
     )
     if not fits:
         raise ValueError(f"{wrong}; got shape {raw.shape}")
-    result = raw.astype(np.float64, copy=False)
-    if not math.isfinite(result.sum()) and not np.isfinite(result).all():  # the sum needs no temporary array
-        raise ValueError(f"{name} must be finite; it has {int((~np.isfinite(result)).sum())} entries that are not")
-    return result
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} must have no masked entry; got {shown(value)}")
+    if not (raw.max() <= LARGEST and raw.min() >= -LARGEST):  # these two need no temporary array
+        index = np.unravel_index(int(np.argmin((raw <= LARGEST) & (raw >= -LARGEST))), raw.shape)
+        entry = f"{name}[{', '.join(map(str, index))}] = {raw[index]}"
+        raise ValueError(f"{name} must be finite, with entries of size at most {LARGEST:g}; got {entry}")
+    return raw.astype(np.float64, copy=False)
 
 
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
@@ -75,8 +90,17 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     return value
 
 
-def generator(seed: Any, name: str = "seed") -> np.random.Generator:
-    """A NumPy generator from a whole number or a generator, or a ValueError."""
+def generator(seed: Any, name: str = "seed", *, stream: int | None = None) -> np.random.Generator:
+    """A NumPy generator from a whole number or a generator, or a ValueError.
+
+    The same whole number gives other random numbers with each `stream` (None, 1, 2, ...), so that two functions that
+    are given the same seed do not draw the same numbers.
+    """
     if isinstance(seed, np.random.Generator):
         return seed
-    return np.random.default_rng(integer(name, seed, 0))
+    try:
+        number = integer(name, seed, 0, None)
+    except ValueError:
+        wrong = f"{name} must be a whole number of at least 0 or a NumPy Generator; got {shown(seed)}"
+        raise ValueError(wrong) from None
+    return np.random.default_rng(number if stream is None else [number, stream])

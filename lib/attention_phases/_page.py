@@ -39,11 +39,7 @@ def check_name(name: str) -> None:
 
 def check_alt(name: str, alt: str) -> None:
     """Raise ValueError, which calls it `name`, unless `alt` is a text of five words and not a file's name."""
-    if (
-        not isinstance(alt, str)
-        or len(alt.split()) < 5
-        or re.search(r"\w\.(png|svg|jpe?g|webp|gif|pdf)\b", alt)
-    ):
+    if not isinstance(alt, str) or len(alt.split()) < 5 or re.search(r"\w\.(png|svg|jpe?g|webp|gif|pdf)\b", alt):
         raise ValueError(
             f"{name} must say in a sentence (five words or more) what is to be seen; got {_checks.shown(alt)}"
         )
@@ -80,10 +76,8 @@ def _compact(svg: str) -> str:
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<!DOCTYPE.*?>|<\?xml.*?\?>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r"#([\w-]+)", svg))
     svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
-    svg = re.sub(
-        r'(?<= )(d|x|y|points)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+| *\n", r"\1", found[0]), svg
-    )
-    return re.sub(r">\s+<", "><", svg)
+    svg = re.sub(r'(?<= )(d|x|y|points)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+| *\n", r"\1", found[0]), svg)
+    return re.sub(r">\s+<", "><", svg).strip()
 
 
 def _two_themes(svg: str) -> str:
@@ -92,13 +86,9 @@ def _two_themes(svg: str) -> str:
     A marker's path is drawn through `use`, which carries the same colours. A rule for the target reaches the
     `use` but not the path, so the path must have no colours of its own.
     """
-    svg = re.sub(
-        r'(<path id="[mC][^>]*style=")([^"]*)', lambda found: found[1] + _without_colors(found[2]), svg
-    )
+    svg = re.sub(r'(<path id="[mC][^>]*style=")([^"]*)', lambda found: found[1] + _without_colors(found[2]), svg)
     classes: dict[str, str] = {}
-    svg = re.sub(
-        r' style="([^"]*)"', lambda found: f' class="{classes.setdefault(found[1], f"s{len(classes)}")}"', svg
-    )
+    svg = re.sub(r' style="([^"]*)"', lambda found: f' class="{classes.setdefault(found[1], f"s{len(classes)}")}"', svg)
     rules = [f".{name}{{{style}}}" for style, name in classes.items()]
     rules.append(f":target{{fill: {DARK[INK]}}}")  # matplotlib gives black text no fill
     for style, name in classes.items():

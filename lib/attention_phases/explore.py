@@ -84,9 +84,7 @@ class _Painter:
             alt = self.draw(fig, **values)
         _page.check_alt(f"the text that draw returns for {dict(values)}", alt)
         if not np.array_equal(size, fig.get_size_inches()):
-            raise ValueError(
-                f"draw must leave the figure's size as it is, {size}; got {fig.get_size_inches()}"
-            )
+            raise ValueError(f"draw must leave the figure's size as it is, {size}; got {fig.get_size_inches()}")
         return fig, alt
 
     def frame(self, values: Mapping[str, Value]) -> tuple[_page.Drawing, str]:
@@ -122,9 +120,7 @@ def _values(parameter: str, given: Iterable[Value]) -> tuple[list[Value], list[s
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(wrong)
     values = [value.item() if isinstance(value, np.generic) else value for value in given]
-    if len(values) < 2 or not all(
-        isinstance(v, str | numbers.Real) and not isinstance(v, bool) for v in values
-    ):
+    if len(values) < 2 or not all(isinstance(v, str | numbers.Real) and not isinstance(v, bool) for v in values):
         raise ValueError(wrong)
     texts = [_text(value) for value in values]
     for text in texts:
@@ -150,7 +146,6 @@ def _live(painter: _Painter, sliders: list[_Slider]) -> widgets.VBox:
             options=list(zip(slider.texts, slider.choices, strict=True)),
             index=slider.start,
             description=slider.label,
-            tooltip=slider.label,
             continuous_update=False,
         )
         for slider in sliders
@@ -158,9 +153,7 @@ def _live(painter: _Painter, sliders: list[_Slider]) -> widgets.VBox:
     frame = widgets.HTML()
 
     def redraw(_change: object = None) -> None:
-        frame.value = _page.picture(
-            *painter.frame({name: control.value for name, control in controls.items()})
-        )
+        frame.value = _page.picture(*painter.frame({name: control.value for name, control in controls.items()}))
 
     redraw()
     for control in controls.values():

@@ -31,9 +31,7 @@ LONGEST_ANNOTATED = 8  # cells of a matrix with more rows or columns are too sma
 LINEWIDTH = 1.8
 
 
-def subplots(
-    nrows: int = 1, ncols: int = 1, *, aspect: float | None = None, **options: Any
-) -> tuple[Figure, Any]:
+def subplots(nrows: int = 1, ncols: int = 1, *, aspect: float | None = None, **options: Any) -> tuple[Figure, Any]:
     """Make a figure as wide as the book's text, and its axes.
 
     `aspect` is the height of the whole figure over its width; the default suits curves. `options` are those
@@ -127,9 +125,7 @@ def heatmap(
     low, high = limits or (_symmetric(values) if signed else (0.0, 1.0))
     slack = 1e-9 * (high - low)
     if not low < high or values.min() < low - slack or values.max() > high + slack:
-        raise ValueError(
-            f"matrix must lie within limits ({low:g}, {high:g}); got {values.min():g} to {values.max():g}"
-        )
+        raise ValueError(f"matrix must lie within limits ({low:g}, {high:g}); got {values.min():g} to {values.max():g}")
     annotated = max(values.shape) <= LONGEST_ANNOTATED
     mesh = ax.pcolormesh(
         values, vmin=low, vmax=high, cmap=_map(signed), rasterized=not annotated,
@@ -156,7 +152,7 @@ def heatmap(
 def _ink_on(ground: NDArray[np.float64]) -> str:
     """Return white or near-black, whichever contrasts more (WCAG); the dark theme exchanges neither."""
     linear = np.where(ground <= 0.04045, ground / 12.92, ((ground + 0.055) / 1.055) ** 2.4)
-    return "#ffffff" if linear[:3] @ (0.2126, 0.7152, 0.0722) < 0.179 else "#0a0a0a"
+    return "#ffffff" if linear[:3] @ (0.2126, 0.7152, 0.0722) < 0.179 else "#010101"
 
 
 def plane(

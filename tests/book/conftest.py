@@ -35,5 +35,6 @@ def build_book() -> Build:
 def built(build_book: Build) -> Path:
     """The folder of the built pages. Where they are current, this takes seconds."""
     result = build_book(ROOT)
-    assert result.returncode == 0, result.stdout
+    problems = [line for line in result.stdout.splitlines() if "WARNING" in line or "ERROR" in line]
+    assert result.returncode == 0, "\n".join(["The book does not build:", *problems])
     return ROOT / "_build" / "html"

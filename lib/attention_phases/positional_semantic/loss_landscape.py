@@ -10,11 +10,9 @@ one product with the (n L, d) matrix of tokens and one with its transpose.
 """
 
 import contextlib
-import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -22,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import make_interp_spline
 from scipy.optimize import OptimizeResult, minimize
 from scipy.sparse.linalg import LinearOperator, eigsh, minres
-from threadpoolctl import ThreadpoolController
 
 from attention_phases import _checks
+from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.teacher_student import (
     Dataset,
@@ -37,32 +35,17 @@ Array = NDArray[np.float64]
 Start = Literal["semantic", "positional", "mixed", "random"]
 Method = Literal["lbfgs", "gradient_descent", "adam"]
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_PARALLEL = 1e-9  # sine of an angle below which two students are on one line
 _NEAR = 1e-3  # gradient_norm below which a point is taken to be in the quadratic neighbourhood of a minimum
-_BLAS = ThreadpoolController()
-
-
-def _one_thread(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Run a function with one BLAS thread.
-
-    NumPy and SciPy each bring a pool of BLAS threads, and the two wait for each other. With one thread the digits of a
-    result do not depend on the number of cores either.
-    """
-
-    @functools.wraps(function)
-    def limited(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with _BLAS.limit(limits=1, user_api="blas"):
-            return function(*args, **kwargs)
-
-    return limited
 
 
 class Slope(NamedTuple):
     """Risk and gradient at one point.
 
-    `scale` is ``|X^T g|/sqrt(d) + lambda |Q| + floor``: the two parts that cancel in the gradient at a stationary point,
-    and a thousandth of their natural size at ``|Q| = sqrt(d)``, which counts only where they vanish themselves.
+    `scale` is ``|X^T g|/sqrt(d) + lambda |Q| + floor``: the two parts that cancel at a stationary point,
+    and a thousandth of their natural size at ``|Q| = sqrt(d)``, which counts only where those vanish. That size is
+    ``lambda sqrt(d)`` for the one and ``sqrt(n) sigma^2 (1 + sigma^2)`` for the other, which has a part along the
+    positions and a part elsewhere.
     """
 
     risk: float
@@ -75,23 +58,35 @@ class Slope(NamedTuple):
         return float(np.linalg.norm(self.gradient)) / self.scale
 
 
+class OutOfEvaluationsError(Exception):
+    """A risk was to be evaluated once more than it may be."""
+
+
 class EmpiricalRisk:
     """R(Q) of a dataset, with its gradient and Hessian. Q has shape (d, r); R is of order d.
 
     Attributes:
         n_evaluations: gradients and Hessian products computed so far; each costs the same two products with the tokens.
+
+    Raises:
+        OutOfEvaluationsError: at the gradient or Hessian product after the `max_evaluations`-th.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        if not isinstance(dataset, Dataset):
-            raise ValueError(f"dataset must be a Dataset; got {_checks.shown(dataset)}")
+    def __init__(self, dataset: Dataset, max_evaluations: int | None = None) -> None:
+        _check_dataset(dataset)
         self.dataset = dataset
-        self._loss = dataset.sample_loss
         self._rows = dataset.tokens.reshape(-1, dataset.dimension)  # (n L, d), a view
         self._root = np.sqrt(dataset.dimension)
         task = dataset.task
-        self._floor = 1e-3 * (task.regularization * self._root + task.sigma**3 * np.sqrt(dataset.n_samples))
+        size = task.sigma**2 * (1 + task.sigma**2) * np.sqrt(dataset.n_samples)
+        self._floor = 1e-3 * (task.regularization * self._root + size)
+        self._max_evaluations = max_evaluations
         self.n_evaluations = 0
+
+    def _count(self) -> None:
+        if self.n_evaluations == self._max_evaluations:
+            raise OutOfEvaluationsError
+        self.n_evaluations += 1
 
     def fields(self, query: Float[Array, "d r"]) -> Float[Array, "L r n"]:
         """Local fields ``(x + p) Q/sqrt(d)``, samples last."""
@@ -109,13 +104,13 @@ class EmpiricalRisk:
     def value(self, query: Float[Array, "d r"]) -> float:
         """R(Q)."""
         penalty = self.dataset.task.regularization * float((query**2).sum()) / 2
-        return float(self._loss.value(self.fields(query)).sum()) + penalty
+        return float(self.dataset.sample_loss.value(self.fields(query)).sum()) + penalty
 
     def slope(self, query: Float[Array, "d r"]) -> Slope:
         """R(Q) and its gradient."""
-        self.n_evaluations += 1
+        self._count()
         strength = self.dataset.task.regularization
-        losses, gradients = self._loss.value_and_gradient(self.fields(query))
+        losses, gradients = self.dataset.sample_loss.value_and_gradient(self.fields(query))
         gradient = self._pull_back(gradients)
         scale = float(np.linalg.norm(gradient) + strength * np.linalg.norm(query) + self._floor)
         gradient += strength * query
@@ -127,9 +122,9 @@ class EmpiricalRisk:
         strength = self.dataset.task.regularization
 
         def product(direction: Array) -> Array:
-            self.n_evaluations += 1
+            self._count()
             d_query = direction.reshape(query.shape)
-            change = self._loss.hessian_product(fields, self.fields(d_query))
+            change = self.dataset.sample_loss.hessian_product(fields, self.fields(d_query))
             return np.ravel(self._pull_back(change) + strength * d_query)
 
         return LinearOperator((query.size, query.size), matvec=product, rmatvec=product, dtype=np.float64)
@@ -182,7 +177,7 @@ class Fit:
     trajectory: Descent | None = None
 
 
-@_one_thread
+@one_thread
 def minimize_risk(
     dataset: Dataset,
     start: Start | ArrayLike = "semantic",
@@ -205,44 +200,48 @@ def minimize_risk(
             deviation 0.01: a column that is exactly zero stays so); with fewer, the first columns of the start.
         method: "lbfgs" runs until gradient_norm <= tolerance. "gradient_descent" (``Q <- Q - learning_rate grad R``;
             default 0.15 as in the paper) and "adam" (default 0.01) make n_steps steps, whatever comes out.
-        seed: for the random numbers of the start.
+        seed: for the random numbers of the start, which are not those of a sample of the same seed.
         tolerance: on gradient_norm, see `Fit`.
-        max_evaluations: where "lbfgs" gives up.
-        n_steps, learning_rate: for the methods that make a fixed number of steps.
+        max_evaluations: where "lbfgs" gives up; all of its gradients and Hessian products count.
+        n_steps: for the methods that make a fixed number of steps.
+        learning_rate: for the same methods.
         record_every: record the trajectory at every so many steps.
         must_converge: whether "lbfgs" raises where it does not reach the tolerance, or returns with
-            ``converged=False``. The methods of a fixed number of steps always return.
+            ``converged=False``. The methods of a fixed number of steps return, whatever comes out, but for divergence.
 
     Raises:
         ValueError: names the argument, what it must be and what it got.
         ConvergenceError: "lbfgs" stopped short of the tolerance (`last` is the Fit, `residual` its gradient_norm), or
-            the steps of another method diverged (`last` is the Fit at the last finite point).
+            the steps of another method diverged, that is an entry of Q grew beyond 1e12 (`last` is the Fit before).
     """
-    risk = EmpiricalRisk(dataset)
+    _check_dataset(dataset)
     _checks.choice("method", method, ("lbfgs", "gradient_descent", "adam"))
     tolerance = _checks.real("tolerance", tolerance, 0, open_low=True)
     max_evaluations = _checks.integer("max_evaluations", max_evaluations, 1)
     n_steps = _checks.integer("n_steps", n_steps, 0)
-    default_rate = 0.01 if method == "adam" else 0.15
-    rate = default_rate if learning_rate is None else _checks.real("learning_rate", learning_rate, 0, open_low=True)
+    if learning_rate is not None:
+        rate = _checks.real("learning_rate", learning_rate, 0, _checks.LARGEST, open_low=True)
+    else:
+        rate = 0.01 if method == "adam" else 0.15
     recorder = _Recorder(dataset, None if record_every is None else _checks.integer("record_every", record_every, 1))
-    query = _starting_query(dataset, start, _checks.generator(seed))
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not math.isfinite(risk.value(query)):
-            raise ValueError(f"start must have a finite risk; got entries up to {np.abs(query).max():g}")
+    query = _starting_query(dataset, start, _checks.generator(seed, stream=1))  # the sample's seed may be the same
 
+    risk = EmpiricalRisk(dataset, max_evaluations if method == "lbfgs" else None)
+    descent = _Descending(risk, query, recorder)
     if method == "lbfgs":
-        query, slope = _lbfgs(risk, query, tolerance, max_evaluations, recorder)
-        failure = f"lbfgs stopped with gradient_norm {slope.relative_norm:.2g} above tolerance {tolerance:g}"
-        failed = must_converge and slope.relative_norm > tolerance
+        _lbfgs(descent, tolerance)
+        failed = must_converge and descent.slope.relative_norm > tolerance
+        failure = f"lbfgs stopped with gradient_norm {descent.slope.relative_norm:.2g} above tolerance {tolerance:g}"
     else:
         update = _adam_update(query.shape, rate) if method == "adam" else lambda gradient: rate * gradient
-        query, slope, steps_made = _fixed_steps(risk, query, update, n_steps, recorder)
-        failed = steps_made < n_steps
-        failure = f"{method} with learning_rate {rate:g} diverged at step {steps_made + 1}"
+        _fixed_steps(descent, update, n_steps)
+        failed = descent.step < n_steps
+        failure = f"{method} with learning_rate {rate:g} diverged at step {descent.step + 1}"
+    recorder.note(descent.step, descent.query, descent.slope.risk, last=True)
+    slope = descent.slope
 
-    gauge = gauge_rotation(dataset, query)
-    query = query @ gauge
+    gauge = gauge_rotation(dataset, descent.query)
+    query = descent.query @ gauge
     observed = order_parameters(dataset.task, query, dataset.teacher_query)
     error = generalization_error(dataset.task, query, dataset.teacher_query)
     fit = Fit(
@@ -272,16 +271,23 @@ def gauge_rotation(dataset: Dataset, query: Float[Array, "d r"]) -> Float[Array,
     positive semidefinite.
     """
     reference = _reference(dataset)
-    overlap = query.T @ (reference / np.linalg.norm(reference, axis=0))  # (r, t + 1)
+    overlap = query.T @ reference  # (r, t + 1)
     rank = query.shape[1]
     if rank == 1:
-        return np.array([[-1.0 if overlap[0, np.abs(overlap[0]).argmax()] < 0 else 1.0]])
+        lengths = np.linalg.norm(reference, axis=0)
+        cosines = overlap[0] / np.where(lengths > 0, lengths, 1)
+        return np.array([[-1.0 if cosines[np.abs(cosines).argmax()] < 0 else 1.0]])
     square = np.zeros((rank, rank))
     used = min(rank, overlap.shape[1])
     square[:, :used] = overlap[:, :used]
     left, _, right = np.linalg.svd(square)
     rotation: Array = left @ right
     return rotation
+
+
+def _check_dataset(dataset: object) -> None:
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"dataset must be a Dataset; got {_checks.shown(dataset)}")
 
 
 def _reference(dataset: Dataset) -> Float[Array, "d t+1"]:
@@ -330,117 +336,103 @@ class _Recorder:
         return Descent(np.array(list(self._rows)), risks / self._d, q=q, m=m, theta=theta)
 
 
-def _lbfgs(
-    risk: EmpiricalRisk, query: Float[Array, "d r"], tolerance: float, max_evaluations: int, recorder: _Recorder
-) -> tuple[Float[Array, "d r"], Slope]:
-    """L-BFGS after a few steps of gradient descent.
+class _Descending:
+    """The point that a minimisation has reached."""
+
+    def __init__(self, risk: EmpiricalRisk, query: Float[Array, "d r"], recorder: _Recorder) -> None:
+        self.risk, self.query, self.slope, self.step = risk, query, risk.slope(query), 0
+        self._recorder = recorder
+        recorder.note(0, query, self.slope.risk)
+
+    def move(self, query: Float[Array, "d r"], slope: Slope) -> None:
+        """Make one step, to a point where the risk is known."""
+        self.query, self.slope, self.step = query, slope, self.step + 1
+        self._recorder.note(self.step, query, slope.risk)
+
+
+def _lbfgs(descent: _Descending, tolerance: float) -> None:
+    """L-BFGS after a few steps of gradient descent, and a few of Newton's method after it where they are needed.
 
     The basins are rough inside: they hold many minima. The first steps of L-BFGS alone are long, and often end in a
-    higher one of them than plain gradient descent; after a start along the gradient they do not.
+    higher one of them than plain gradient descent; after a start along the gradient they do not. At the end, the line
+    search compares risks, and near a minimum their differences drown in rounding; Newton's steps do not.
     """
-    shape = query.shape
-    query, best, iteration = _follow_gradient(risk, query, tolerance, recorder)
-    point = query.ravel()
+    with contextlib.suppress(OutOfEvaluationsError):
+        for method in (_follow_gradient, _quasi_newton, _newton):
+            if descent.slope.relative_norm > tolerance:
+                method(descent, tolerance)
+
+
+def _follow_gradient(descent: _Descending, tolerance: float) -> None:
+    """Steps of gradient descent, each the inverse of twice the largest curvature at the start; less where R rises."""
+    rate = _inverse_curvature(descent.risk, descent.query) / 2
+    for _ in range(30):
+        candidate = descent.query - rate * descent.slope.gradient
+        new = descent.risk.slope(candidate)
+        if new.risk > descent.slope.risk:
+            rate /= 2
+            continue
+        descent.move(candidate, new)
+        if new.relative_norm <= tolerance:
+            return
+
+
+def _inverse_curvature(risk: EmpiricalRisk, query: Float[Array, "d r"]) -> float:
+    """The inverse of the largest eigenvalue in size of the Hessian, to a few per cent; 0 where the Hessian is 0."""
+    hessian, start = risk.hessian(query), np.random.default_rng(0).standard_normal(query.size)
+    image = hessian.matvec(start)
+    if not image.any():
+        return 0.0
+    if query.size == 1:
+        return float(np.abs(start / image)[0])
+    return 1 / float(np.abs(eigsh(hessian, k=1, v0=start, tol=0.05, return_eigenvectors=False))[0])
+
+
+def _quasi_newton(descent: _Descending, tolerance: float) -> None:
+    """SciPy's L-BFGS, until the tolerance or as far as it gets."""
+    shape = descent.query.shape
     evaluated: dict[bytes, Slope] = {}  # since the last iteration: the callback is told the point, not its gradient
 
     def objective(flat: Array) -> tuple[float, Array]:
-        if risk.n_evaluations >= max_evaluations:
-            raise _OutOfEvaluationsError
-        slope = risk.slope(flat.reshape(shape))
+        slope = descent.risk.slope(flat.reshape(shape))
         evaluated[flat.tobytes()] = slope
         return slope.risk, slope.gradient.ravel()
 
     def iterated(intermediate_result: OptimizeResult) -> None:
-        nonlocal point, best, iteration
-        iteration += 1
         point = intermediate_result.x.copy()
-        best = evaluated[point.tobytes()]
+        descent.move(point.reshape(shape), evaluated[point.tobytes()])
         evaluated.clear()
-        recorder.note(iteration, point.reshape(shape), best.risk)
-        if best.relative_norm <= tolerance:
+        if descent.slope.relative_norm <= tolerance:
             raise StopIteration
 
-    if best.relative_norm > tolerance:
-        options = {"maxcor": 20, "maxiter": max_evaluations, "maxfun": 2 * max_evaluations, "ftol": 0, "gtol": 0}
-        with contextlib.suppress(_OutOfEvaluationsError):
-            minimize(objective, point, jac=True, method="L-BFGS-B", callback=iterated, options=options)
-    query = point.reshape(shape)
-    if tolerance < best.relative_norm < _NEAR and risk.n_evaluations < max_evaluations:
-        # the line search compares risks, and near a minimum their differences drown in rounding; Newton's steps do not
-        polished, slope = _newton(risk, query, tolerance)
-        if slope.relative_norm < best.relative_norm and slope.risk <= best.risk * (1 + 1e-12):
-            query, best, iteration = polished, slope, iteration + 1
-    recorder.note(iteration, query, best.risk, last=True)
-    return query, best
+    unlimited = {"maxiter": _checks.MOST, "maxfun": _checks.MOST, "ftol": 0, "gtol": 0}
+    start = descent.query.ravel()
+    minimize(objective, start, jac=True, method="L-BFGS-B", callback=iterated, options={"maxcor": 20, **unlimited})
 
 
-def _follow_gradient(
-    risk: EmpiricalRisk, query: Float[Array, "d r"], tolerance: float, recorder: _Recorder, n_steps: int = 30
-) -> tuple[Float[Array, "d r"], Slope, int]:
-    """Steps of gradient descent, each the inverse of twice the largest curvature at the start, less where the risk rises."""
-    slope = risk.slope(query)
-    recorder.note(0, query, slope.risk)
-    rate = 0.5 / _largest_curvature(risk, query)
-    step = 0
-    for _ in range(n_steps):
-        if slope.relative_norm <= tolerance:
-            break
-        candidate = query - rate * slope.gradient
-        new = risk.slope(candidate)
-        if new.risk > slope.risk:
-            rate /= 2
-            continue
-        query, slope, step = candidate, new, step + 1
-        recorder.note(step, query, slope.risk)
-    return query, slope, step
-
-
-def _largest_curvature(risk: EmpiricalRisk, query: Float[Array, "d r"]) -> float:
-    """The largest eigenvalue in size of the Hessian, to a few per cent."""
-    start = np.random.default_rng(0).standard_normal(query.size)
-    if query.size == 1:
-        return float(np.abs(risk.hessian(query).matvec(np.ones(1)))[0])
-    return float(np.abs(eigsh(risk.hessian(query), k=1, v0=start, tol=0.05, return_eigenvectors=False))[0])
-
-
-class _OutOfEvaluationsError(Exception):
-    """The objective was asked for once more than it may be."""
-
-
-def _newton(risk: EmpiricalRisk, query: Float[Array, "d r"], tolerance: float) -> tuple[Float[Array, "d r"], Slope]:
-    """Newton's method for ``grad R = 0``, for a start close to a minimum; the linear systems are solved by MINRES."""
-    slope = risk.slope(query)
+def _newton(descent: _Descending, tolerance: float) -> None:
+    """Newton's method for ``grad R = 0``, close to a minimum only; the linear systems are solved by MINRES."""
+    if descent.slope.relative_norm > _NEAR:
+        return
     for _ in range(10):
-        if slope.relative_norm <= tolerance:
-            break
-        step, _ = minres(risk.hessian(query), -slope.gradient.ravel(), rtol=1e-4, maxiter=200)
-        candidate = query + step.reshape(query.shape)
-        new = risk.slope(candidate)
-        if new.relative_norm >= slope.relative_norm:
-            break
-        query, slope = candidate, new
-    return query, slope
+        step, _ = minres(descent.risk.hessian(descent.query), -descent.slope.gradient.ravel(), rtol=1e-4, maxiter=200)
+        candidate = descent.query + step.reshape(descent.query.shape)
+        new = descent.risk.slope(candidate)
+        uphill = float(step @ descent.slope.gradient.ravel()) >= 0  # the risks themselves differ by less than rounding
+        if uphill or new.relative_norm >= descent.slope.relative_norm:
+            return
+        descent.move(candidate, new)
+        if new.relative_norm <= tolerance:
+            return
 
 
-def _fixed_steps(
-    risk: EmpiricalRisk,
-    query: Float[Array, "d r"],
-    update: Callable[[Array], Array],
-    n_steps: int,
-    recorder: _Recorder,
-) -> tuple[Float[Array, "d r"], Slope, int]:
-    """Updates ``Q <- Q - update(grad R)``, and how many: fewer than n_steps where the next risk is not finite."""
-    slope = risk.slope(query)
-    recorder.note(0, query, slope.risk, last=n_steps == 0)
-    for step in range(1, n_steps + 1):
-        candidate = query - update(slope.gradient)
-        with np.errstate(over="ignore", invalid="ignore"):
-            new = risk.slope(candidate)
-        if not math.isfinite(new.risk + new.scale):
-            return query, slope, step - 1
-        query, slope = candidate, new
-        recorder.note(step, query, slope.risk, last=step == n_steps)
-    return query, slope, n_steps
+def _fixed_steps(descent: _Descending, update: Callable[[Array], Array], n_steps: int) -> None:
+    """Updates ``Q <- Q - update(grad R)``: n_steps of them, or fewer where the next point is too far away."""
+    for _ in range(n_steps):
+        candidate = descent.query - update(descent.slope.gradient)
+        if np.abs(candidate).max() > _checks.LARGEST:
+            return
+        descent.move(candidate, descent.risk.slope(candidate))
 
 
 def _adam_update(shape: tuple[int, ...], learning_rate: float) -> Callable[[Array], Array]:
@@ -477,7 +469,7 @@ class RiskPlane:
     second: Float[Array, " 2"]
 
 
-@_one_thread
+@one_thread
 def risk_on_plane(
     dataset: Dataset,
     first: Float[ArrayLike, "d r"],
@@ -491,18 +483,18 @@ def risk_on_plane(
     Local fields are linear in Q, so the whole plane costs two products with the tokens.
 
     Raises:
-        ValueError: names the argument; also where the two students are parallel and span no plane.
+        ValueError: names the argument, what it must be and what it got; also where the two students span no plane.
     """
     risk = EmpiricalRisk(dataset)
     shape = (dataset.dimension, dataset.task.student_rank)
     first, second = _checks.array("first", first, shape), _checks.array("second", second, shape)
-    extent = _checks.real("extent", extent, 0, open_low=True)
+    extent = _checks.real("extent", extent, 0, 1e6, open_low=True)
     resolution = _checks.integer("resolution", resolution, 2)
+    if _sine(first, second) < _PARALLEL:
+        raise ValueError("first and second must span a plane with the origin; got students on one line through it")
     unit = np.sqrt(dataset.dimension) / dataset.task.sigma  # |Q| of a student with tr q = 1
     axes, coordinates = np.linalg.qr(np.column_stack([first.ravel(), second.ravel()]))
     sign = np.sign(np.diag(coordinates))
-    if abs(coordinates[1, 1]) <= 1e-9 * np.linalg.norm(coordinates):
-        raise ValueError("first and second must span a plane; got parallel students")
     axes, coordinates = axes * sign, sign[:, None] * coordinates / unit
     reach = extent * np.linalg.norm(coordinates, axis=0).max()
     grid = np.linspace(-reach, reach, resolution)
@@ -516,7 +508,17 @@ def risk_on_plane(
     return RiskPlane(grid, grid, train_loss, coordinates[:, 0], coordinates[:, 1])
 
 
-@_one_thread
+def _sine(first: Float[Array, "d r"], second: Float[Array, "d r"]) -> float:
+    """The sine of the angle between two students; 0 where one of them is 0."""
+    a, b = first.ravel(), second.ravel()
+    lengths = np.linalg.norm(a), np.linalg.norm(b)
+    if min(lengths) == 0:
+        return 0.0
+    a, b = a / lengths[0], b / lengths[1]
+    return float(np.linalg.norm(b - (a @ b) * a))
+
+
+@one_thread
 def lowest_curvatures(dataset: Dataset, query: Float[ArrayLike, "d r"], k: int = 4) -> Float[Array, " k"]:
     """The k lowest eigenvalues of the Hessian of R at Q, ascending; lambda is the curvature of the penalty alone.
 
@@ -527,10 +529,20 @@ def lowest_curvatures(dataset: Dataset, query: Float[ArrayLike, "d r"], k: int =
     """
     risk = EmpiricalRisk(dataset)
     query = _checks.array("query", query, (dataset.dimension, dataset.task.student_rank))
-    k = _checks.integer("k", k, 1, query.size - 1)
-    start = np.random.default_rng(0).standard_normal(query.size)
-    values = eigsh(risk.hessian(query), k=k, which="SA", v0=start, tol=1e-6, return_eigenvectors=False)
-    return np.sort(values)
+    k = _checks.integer("k", k, 1, query.size)
+    hessian = risk.hessian(query)
+    if 2 * k >= query.size:  # the whole matrix costs less than Lanczos' method
+        values: Array = np.linalg.eigvalsh(hessian @ np.eye(query.size))[:k]
+        return values
+    inverse = _inverse_curvature(risk, query)
+    if inverse == 0:
+        return np.zeros(k)
+    # ARPACK wants an error relative to the eigenvalue, which one that is 0 never meets: it then returns the next one
+    shift = 2 / inverse
+    moved = LinearOperator(hessian.shape, matvec=lambda vector: hessian.matvec(vector) + shift * vector, dtype=float)
+    # the first numbers of seed 0 may be the Q* of a dataset, which can have no part along a zero mode
+    start = _checks.generator(0, stream=2).standard_normal(query.size)
+    return np.sort(eigsh(moved, k=k, which="SA", v0=start, tol=1e-8, return_eigenvectors=False)) - shift
 
 
 @dataclass(frozen=True)
@@ -548,7 +560,7 @@ class RiskPath:
     train_loss: Float[Array, " k"]
 
 
-@_one_thread
+@one_thread
 def path_between(
     dataset: Dataset,
     first: Float[ArrayLike, "d r"],
@@ -571,15 +583,15 @@ def path_between(
     first, second = _checks.array("first", first, shape), _checks.array("second", second, shape)
     n_points = _checks.integer("n_points", n_points, 3)
     n_steps = _checks.integer("n_steps", n_steps, 0)
-    if np.array_equal(first, second):
-        raise ValueError("first and second must be two different students; got the same one twice")
-    steepest = max(_largest_curvature(risk, end) for end in (first, second))
+    if np.linalg.norm(first - second) <= 1e-9 * np.linalg.norm(first):
+        raise ValueError("first and second must be two different students; got the same one twice, to nine digits")
+    rate = min(_inverse_curvature(risk, end) for end in (first, second))
     evenly = np.linspace(0, 1, n_points)
-    queries = first + evenly[:, None, None] * (second - first)
+    queries = (1 - evenly[:, None, None]) * first + evenly[:, None, None] * second
     for _ in range(n_steps):
         for query in queries[1:-1]:
-            query -= risk.slope(query).gradient / steepest
-        queries = make_interp_spline(_arc(queries), queries, k=1)(evenly)
+            query -= rate * risk.slope(query).gradient
+        queries[1:-1] = make_interp_spline(_arc(queries), queries, k=1)(evenly[1:-1])
     train_loss = np.array([risk.value(query) for query in queries]) / dataset.dimension
     return RiskPath(queries, _arc(queries), train_loss)
 

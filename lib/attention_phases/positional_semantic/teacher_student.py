@@ -16,12 +16,14 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from attention_phases import _checks
+from attention_phases._blas import one_thread
 from attention_phases.estimates import Estimate
 from attention_phases.positional_semantic.quadrature import gaussian_nodes, mean_over_scrambles
 from attention_phases.positional_semantic.sample_loss import SampleLoss, attention
 
 Array = NDArray[np.float64]
 Seed = int | np.random.Generator
+_MOST_NUMBERS = 2**40  # of a dataset: 8 TiB
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -30,8 +32,8 @@ class Task:
 
     Attributes:
         omega: weight of the positional part of the teacher's attention, in [0, 1].
-        sigma: standard deviation of each entry of a token, > 0.
-        regularization: lambda, the weight of ``|Q|^2/2`` in the empirical risk, >= 0.
+        sigma: standard deviation of each entry of a token, > 0 (in [1e-12, 1e12], so that its powers are floats).
+        regularization: lambda, the weight of ``|Q|^2/2`` in the empirical risk, in [0, 1e12].
         positional_attention: A, (L, L), row-stochastic: the teacher's positional attention. It sets L >= 2.
         student_rank: r, the number of columns of the student's query matrix Q.
         teacher_rank: t, the number of columns of the teacher's query matrix Q*.
@@ -65,8 +67,8 @@ class Task:
         along = evenly if positions is None else _checks.array("positions", positions, (n_tokens,))
         values = {
             "omega": _checks.real("omega", omega, 0, 1),
-            "sigma": _checks.real("sigma", sigma, 0, open_low=True),
-            "regularization": _checks.real("regularization", regularization, 0),
+            "sigma": _checks.real("sigma", sigma, 1 / _checks.LARGEST, _checks.LARGEST),
+            "regularization": _checks.real("regularization", regularization, 0, _checks.LARGEST),
             "positional_attention": _read_only(matrix),
             "student_rank": _checks.integer("student_rank", student_rank, 1),
             "teacher_rank": _checks.integer("teacher_rank", teacher_rank, 1),
@@ -84,6 +86,7 @@ class Task:
         """T = (1 - omega) softmax(s s^T) + omega A of the teacher's local fields ``s = x Q*/sqrt(d)``."""
         return (1 - self.omega) * attention(fields) + self.omega * self.positional_attention
 
+    @one_thread
     def sample(self, d: int, alpha: float, seed: Seed, teacher_query: str | ArrayLike = "gaussian") -> "Dataset":
         """Draw a teacher and ``n = round(alpha d)`` sentences with its answers.
 
@@ -98,11 +101,12 @@ class Task:
             ValueError: names the argument, what it must be and what it got.
         """
         d = _checks.integer("d", d, 1)
-        alpha = _checks.real("alpha", alpha, 0, open_low=True)
+        alpha = _checks.real("alpha", alpha, 0, _checks.LARGEST, open_low=True)
         n = round(alpha * d)
-        if n < 1:
+        most = _MOST_NUMBERS // (self.n_tokens * d)
+        if not 1 <= n <= most:
             raise ValueError(
-                f"alpha must give at least one sample, round(alpha d) >= 1; got alpha = {alpha:g}, d = {d}"
+                f"alpha must give at least 1 and at most {most} samples, round(alpha d); got alpha = {alpha:g}, d = {d}"
             )
         rng = _checks.generator(seed)
         query = self._teacher_query(d, teacher_query, rng)
@@ -116,14 +120,10 @@ class Task:
         if not isinstance(kind, str):
             return _read_only(_checks.array("teacher_query", kind, (d, self.teacher_rank)))
         _checks.choice("teacher_query", kind, ("gaussian", "orthonormal"))
+        if kind == "orthonormal" and d < self.teacher_rank:
+            raise ValueError(f"d must be at least teacher_rank = {self.teacher_rank} for orthonormal columns; got {d}")
         query = rng.standard_normal((d, self.teacher_rank))
-        if kind == "orthonormal":
-            if d < self.teacher_rank:
-                raise ValueError(
-                    f"d must be at least teacher_rank = {self.teacher_rank} for orthonormal columns; got {d}"
-                )
-            query = np.sqrt(d) * np.linalg.qr(query).Q
-        return _read_only(query)
+        return _read_only(np.sqrt(d) * np.linalg.qr(query).Q if kind == "orthonormal" else query)
 
     def _key(self) -> tuple[object, ...]:
         arrays = self.positional_attention.tobytes(), self.positions.tobytes()
@@ -186,6 +186,7 @@ class Dataset:
         return self.n_samples / self.dimension
 
     @property
+    @one_thread
     def targets(self) -> Float[Array, "n L d"]:
         """y = T(x) x of each sentence, made anew at each call."""
         result: Array = self.teacher_attention @ self.tokens
@@ -194,6 +195,7 @@ class Dataset:
         return result
 
     @cached_property
+    @one_thread
     def sample_loss(self) -> SampleLoss:
         """``|y - S (x + p)|^2/(2 d)`` of each sentence as a quadratic form in its attention S.
 
@@ -210,6 +212,7 @@ class Dataset:
         return SampleLoss(*(np.ascontiguousarray(np.moveaxis(a, 0, -1)) for a in (gram, teacher @ of_tokens, constant)))
 
 
+@one_thread
 def generalization_error(
     task: Task,
     query: Float[ArrayLike, "d r"],
@@ -237,10 +240,11 @@ def generalization_error(
     d = len(query)
     teacher_query = _checks.array("teacher_query", teacher_query, (d, task.teacher_rank))
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 0, 24)
-    n_scrambles = _checks.integer("n_scrambles", n_scrambles, 2)
+    n_scrambles = _checks.integer("n_scrambles", n_scrambles, 2, 4096)
+    rng = _checks.generator(seed)
     basis = np.linalg.qr(np.hstack([query, teacher_query, np.ones((d, 1))])).Q  # (d, k), columns orthonormal
     k = basis.shape[1]
-    nodes = gaussian_nodes(task.n_tokens * k, log2_nodes, n_scrambles, _checks.generator(seed))
+    nodes = gaussian_nodes(task.n_tokens * k, log2_nodes, n_scrambles, rng)
     tokens = task.sigma * nodes.reshape(n_scrambles, -1, task.n_tokens, k)  # components in the span
     position = np.outer(task.positions, basis.sum(axis=0) / np.sqrt(d))  # (L, k)
     teacher = task.teacher_attention(tokens @ (basis.T @ teacher_query) / np.sqrt(d))

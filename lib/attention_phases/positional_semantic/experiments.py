@@ -1,0 +1,64 @@
+"""Finite-size experiments of the running example, one point each, for chapters, stored tables and tests alike."""
+
+from typing import Any
+
+import numpy as np
+
+from attention_phases.positional_semantic.loss_landscape import Fit, Method, minimize_risk
+from attention_phases.positional_semantic.teacher_student import Dataset, Task
+
+
+def informed_minima(d: int, alpha: float, seed: int, teacher_query: str) -> dict[str, Any]:
+    """The minima reached from the two informed starts on one data set; columns semantic_theta, positional_theta, ..."""
+    dataset = _dataset(d, alpha, seed, teacher_query)
+    return {
+        f"{start}_{column}": value
+        for start in ("semantic", "positional")
+        for column, value in _row(minimize_risk(dataset, start)).items()
+    }
+
+
+def random_start(d: int, alpha: float, seed: int, method: Method) -> dict[str, Any]:
+    """Where 5000 steps of a method end from a random start, and the losses of the two informed minima beside it.
+
+    teacher_cosine and position_cosine are those of Q with Q* and with 1_d, in size.
+    """
+    dataset = _dataset(d, alpha, seed, "gaussian")
+    fit = minimize_risk(dataset, "random", method, seed=np.random.default_rng([seed, 1]))
+    size = np.linalg.norm(fit.query)
+    cosines = {
+        "teacher_cosine": np.linalg.norm(fit.query.T @ dataset.teacher_query)
+        / size
+        / np.linalg.norm(dataset.teacher_query),
+        "position_cosine": np.linalg.norm(fit.query.sum(axis=0)) / size / np.sqrt(d),
+    }
+    informed = {f"{start}_train_loss": minimize_risk(dataset, start).train_loss for start in ("semantic", "positional")}
+    return {**_row(fit), **cosines, **informed}
+
+
+def valley_floor(d: int, alpha: float, seed: int, valley: str) -> dict[str, Any]:
+    """How many different minima 16 descents find that start in one valley and end in it.
+
+    A start is the informed start of the valley, with noise of up to its own size mixed in, at 0.1 to 1 of its length.
+    A descent has ended in the semantic valley if theta/sigma^2 is larger than m, in size. Two minima are different
+    if their losses differ by more than 1e-6 of themselves; `spread` is the relative difference of highest and lowest.
+    """
+    dataset = _dataset(d, alpha, seed, "orthonormal")
+    direction = dataset.teacher_query if valley == "semantic" else np.ones((d, 1))
+    rng = np.random.default_rng([seed, 2])
+    losses = []
+    for length, noise in zip(10 ** rng.uniform(-1, 0, 16), rng.uniform(0, 1, 16), strict=True):
+        fit = minimize_risk(dataset, length * (direction + noise * rng.standard_normal((d, 1))))
+        if (np.abs(fit.theta) / dataset.task.sigma**2 > np.abs(fit.m)) == (valley == "semantic"):
+            losses.append(fit.train_loss)
+    steps = np.diff(np.log(np.sort(losses)))
+    return {"descents": len(losses), "minima": 1 + int((steps > 1e-6).sum()), "spread": float(np.expm1(steps.sum()))}
+
+
+def _dataset(d: int, alpha: float, seed: int, teacher_query: str) -> Dataset:
+    return Task().sample(d, alpha, np.random.default_rng([seed, 0, d]), teacher_query)
+
+
+def _row(fit: Fit) -> dict[str, Any]:
+    columns = ("theta", "m", "q", "train_loss", "test_error", "gradient_norm", "n_evaluations")
+    return {column: getattr(fit, column) for column in columns}

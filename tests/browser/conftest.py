@@ -1,0 +1,106 @@
+"""A browser, and the books whose pages it opens: a small one, and the real one where it has been built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from filelock import FileLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no browser tests: playwright is not installed")
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip(f"no browser tests: none of {', '.join(PROGRAMS)} is installed")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the small book's pages."""
+    source = tmp_path_factory.mktemp("book") / "small"
+    shutil.copytree(Path(__file__).parent / "small_book", source)
+    pages = source / "_build" / "html"
+    style = f"html_static_path={ROOT / 'book/_static'}"
+    subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-D", style, str(source), str(pages)],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "book" / "_extensions")},
+        check=True,
+    )
+    return pages
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest) -> Path:
+    """The folder of the pages of the book that the parameter names: "small" or "real"."""
+    if request.param == "small":
+        pages: Path = request.getfixturevalue("small_book")
+        return pages
+    build = ROOT / "_build"
+    if build.is_dir():
+        with FileLock(build / ".lock"):  # a build that is going on has it
+            if (build / "html" / "book" / "index.html").is_file():
+                return build / "html"
+    pytest.skip("the book has not been built: make book")
+
+
+@pytest.fixture
+def open_page(browser: Browser, site: Path) -> Iterator[Callable[..., Page]]:
+    """A function that opens a page of the book from its file, with options of a browser context.
+
+    Nothing is loaded from elsewhere. What goes wrong on the page is an error at the end of the test.
+    """
+    contexts: list[BrowserContext] = []
+    faults: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            faults.append(message.text)
+
+    def block(route: Route) -> None:
+        if route.request.url.startswith("file:"):
+            route.continue_()
+        else:
+            route.abort()
+
+    def opened(page: str, **options: Any) -> Page:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.route("**/*", block)
+        tab.on("pageerror", lambda error: faults.append(str(error)))
+        tab.on("console", note)
+        if options.get("java_script_enabled", True):  # without it, scripts fail to load, as they should
+            tab.on("requestfailed", lambda request: faults.append(request.url))
+        tab.goto((site / f"{page}.html").as_uri())
+        return tab
+
+    yield opened
+    elsewhere = ("https://", "Failed to load resource: net::ERR_FAILED")  # what `block` stopped
+    found = [fault for fault in faults if not fault.startswith(elsewhere)]
+    for context in contexts:
+        context.close()
+    assert not found

@@ -1,0 +1,196 @@
+"""Facts about the pages as a reader has them: sliders, themes, a phone, print, no JavaScript."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from PIL import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Locator, Page
+
+    OpenPage = Callable[..., Page]
+
+ROOT = Path(__file__).parents[2]
+MAX_BYTES = 3_000_000
+PHONE = {"viewport": {"width": 375, "height": 812}}
+
+
+def real_pages() -> list[str]:
+    """The pages of the book's table of contents."""
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    chapters = [chapter["file"] for part in contents["parts"] for chapter in part["chapters"]]
+    return [contents["root"], *chapters]
+
+
+SMALL = [("small", page) for page in ("index", "first", "deep/second")]
+every_page = pytest.mark.parametrize(
+    ("site", "page"), SMALL + [("real", page) for page in real_pages()], indirect=["site"]
+)
+small_page = pytest.mark.parametrize(("site", "page"), [("small", "first")], indirect=["site"])
+
+
+def shown(tab: Page) -> Locator:
+    """The pictures of the theme that is on, and whether they are there."""
+    return tab.locator("article .ap-figure > img:visible")
+
+
+def loaded(picture: Locator) -> bool:
+    """Whether the picture's file has come."""
+    picture.scroll_into_view_if_needed()
+    return bool(picture.evaluate("image => image.decode().then(() => image.naturalWidth > 0)"))
+
+
+@every_page
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_each_figure_shows_the_picture_of_the_theme(open_page: OpenPage, page: str, theme: str) -> None:
+    tab = open_page(page, color_scheme=theme)
+    assert shown(tab).count() == tab.locator(".ap-figure").count()
+    for picture in shown(tab).all():
+        assert loaded(picture)
+        assert str(picture.get_attribute("src")).endswith("#dark") == (theme == "dark")
+        assert len(str(picture.get_attribute("alt")).split()) >= 5
+
+
+@every_page
+def test_no_page_scrolls_sideways_on_a_phone(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, **PHONE)
+    assert tab.evaluate("document.documentElement.scrollWidth") == 375
+
+
+@every_page
+def test_each_slider_shows_another_frame(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page)
+    for figure in tab.locator(".ap-explore").all():
+        picture, state = figure.locator("> img:visible"), figure.locator(".ap-still span")
+        for slider in figure.get_by_role("slider").all():
+            name = slider.evaluate("slider => slider.labels[0].textContent")
+            assert name
+            before = (picture.get_attribute("src"), picture.get_attribute("alt"), state.text_content())
+            at_end = slider.input_value() == slider.get_attribute("max")
+            slider.press("ArrowLeft" if at_end else "ArrowRight")
+            after = (picture.get_attribute("src"), picture.get_attribute("alt"), state.text_content())
+            assert all(one != other for one, other in zip(before, after, strict=True)), name
+            assert loaded(picture)
+            value = slider.get_attribute("aria-valuetext")
+            assert value == tab.locator(f'output[for="{slider.get_attribute("id")}"]').text_content()
+            assert f"{name} = {value}" in str(after[2])
+
+
+@every_page
+def test_a_page_with_its_frames_is_light(site: Path, page: str) -> None:
+    path = site / f"{page}.html"
+    article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").find("article")
+    assert article is not None
+    addresses = {str(image["src"]) for image in article("img")}  # those of frames not shown yet too
+    files = {(path.parent / unquote(urlsplit(address).path)).resolve() for address in addresses}
+    assert path.stat().st_size + sum(file.stat().st_size for file in files) <= MAX_BYTES
+
+
+@small_page
+def test_a_dark_picture_is_bright_on_a_transparent_ground(open_page: OpenPage, page: str) -> None:
+    for theme, ground, ink in (("light", 255, 0x1F), ("dark", 0x12, 0xDF)):
+        tab = open_page(page, color_scheme=theme)
+        picture = shown(tab).first
+        assert loaded(picture)
+        pixels = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
+        reds = pixels.getchannel("R").histogram()
+        assert reds.index(max(reds)) == ground
+        assert reds[ink] > 100
+        assert reds[0xDF if theme == "light" else 0x1F] < reds[ink]
+
+
+@small_page
+def test_only_the_shown_frame_is_loaded_and_its_neighbours_after_the_first_move(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page)
+    stored = (
+        "[...document.querySelector('.ap-explore template').content.children].map(frame => frame.getAttribute('src'))"
+    )
+    frames = [urljoin(tab.url, address) for address in tab.evaluate(stored)]
+    requests: list[str] = []
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.reload()
+    assert loaded(tab.locator(".ap-explore > img:visible"))
+    assert {address for address in requests if address in frames} == {frames[2]}  # omega = 0.5, semantic
+    with tab.expect_request(frames[5]):  # omega = 1, positional: a neighbour of the next frame
+        tab.get_by_label("ω").press("ArrowRight")
+    assert {address for address in requests if address in frames} == {frames[2], frames[4], frames[5]}
+
+
+@small_page
+def test_the_frame_at_which_a_slider_rests_is_announced(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page)
+    spoken = tab.locator(".ap-spoken")
+    assert spoken.get_attribute("aria-live") == "polite"
+    assert spoken.text_content() == ""
+    tab.get_by_label("kind").press("ArrowRight")
+    tab.wait_for_function("document.querySelector('.ap-spoken').textContent !== ''")
+    assert spoken.text_content() == "A line of the kind positional that rises to 0.5."
+
+
+@small_page
+def test_the_frame_that_is_shown_can_be_downloaded(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page)
+    figure = tab.locator(".ap-explore")
+    tab.get_by_label("ω").press("End")
+    link = figure.get_by_role("link", name="this frame (SVG): slope")
+    assert link.get_attribute("href") == figure.locator("> img:visible").get_attribute("src")
+    assert link.get_attribute("download") == "slope.svg"
+
+
+@small_page
+def test_the_focus_of_a_slider_can_be_seen(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page)
+    tab.get_by_label("ω").press("ArrowRight")
+    outline = tab.get_by_label("ω").evaluate("slider => getComputedStyle(slider).outlineStyle")
+    assert outline == "solid"
+
+
+@small_page
+def test_a_wide_figure_scrolls_inside_itself_and_its_links_stay(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, **PHONE)
+    figure = tab.locator(".ap-figure").first
+    links = figure.locator(".ap-links")
+    assert figure.evaluate("figure => figure.scrollWidth > figure.clientWidth")
+    before = links.bounding_box()
+    figure.evaluate("figure => figure.scrollTo(50, 0)")
+    assert figure.evaluate("figure => figure.scrollLeft") == 50
+    assert links.bounding_box() == before
+
+
+@small_page
+def test_without_javascript_there_is_one_frame_and_a_word_about_the_others(open_page: OpenPage, page: str) -> None:
+    figure = open_page(page, java_script_enabled=False).locator(".ap-explore")
+    assert figure.locator("> img:visible").count() == 1
+    assert figure.locator("fieldset").is_hidden()
+    assert str(figure.locator(".ap-still").inner_text()).startswith("One frame, at ω = 0.5, kind = semantic.")
+
+
+@small_page
+def test_print_has_the_frame_that_was_chosen_and_no_controls(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page)
+    tab.get_by_label("ω").press("ArrowRight")
+    tab.emulate_media(media="print")
+    figure = tab.locator(".ap-explore")
+    assert figure.locator("> img:visible").count() == 1
+    assert figure.locator("fieldset").is_hidden()
+    assert figure.locator(".ap-links").is_hidden()
+    assert str(figure.locator(".ap-still").inner_text()).startswith("One frame, at ω = 1, kind = semantic.")
+
+
+@small_page
+def test_a_dark_page_is_printed_light_and_is_dark_again(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, color_scheme="dark")
+    theme = "document.documentElement.dataset.theme"
+    tab.evaluate(f"addEventListener('beforeprint', () => (window.printed = {theme}))")
+    tab.pdf()
+    assert tab.evaluate("window.printed") == "light"
+    assert tab.evaluate(theme) == "dark"

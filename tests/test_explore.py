@@ -1,0 +1,209 @@
+"""Facts about interactive figures, on a page and in a notebook."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+import numpy as np
+import pandas as pd
+import pytest
+from attention_phases import _page, explore, figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Drawer:
+    """Draws a line and remembers for which values it did."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, fig: Figure, omega: float, kind: str = "semantic") -> str:
+        self.calls.append({"omega": omega, "kind": kind})
+        figures.theory(fig.subplots(), [0, 1], [0, omega], kind)
+        return f"A line of kind {kind} rises to {omega}."
+
+
+@pytest.fixture
+def draw() -> Drawer:
+    return Drawer()
+
+
+@pytest.fixture
+def static(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_page.STATIC, "1")
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(_page.STATIC, raising=False)
+
+
+def page(shown: Any) -> str:
+    assert isinstance(shown, explore.Explored)
+    return shown._repr_mimebundle_()["text/html"]
+
+
+def box(shown: Any) -> widgets.VBox:
+    assert isinstance(shown, widgets.VBox)
+    return shown
+
+
+@pytest.mark.usefixtures("static")
+def test_a_page_has_a_frame_for_every_combination_with_the_last_slider_running_fastest(draw: Drawer) -> None:
+    shown = page(explore.show(draw, "slope", omega=[0.0, 0.5, 1.0], kind=["semantic", "positional"]))
+    stored = shown.partition("<template>")[2]
+    assert re.findall('alt="([^"]*)"', stored) == [
+        f"A line of kind {kind} rises to {omega}." for omega in (0.0, 0.5, 1.0) for kind in ("semantic", "positional")
+    ]
+    assert len(set(re.findall('src="([^"]*)"', stored))) == 6
+
+
+@pytest.mark.usefixtures("static")
+def test_a_page_shows_the_initial_frame_first(draw: Drawer) -> None:
+    shown = page(explore.show(draw, "slope", omega=[0.0, 0.5, 1.0], kind=["semantic", "positional"],
+                              initial={"omega": 0.5}))  # fmt: skip
+    stored = re.findall('src="([^"]*)"', shown.partition("<template>")[2])
+    first, second = re.findall('<img class="only-[^"]*" src="([^"]*)" alt="([^"]*)"', shown)
+    alt = "A line of kind semantic rises to 0.5."
+    assert (first, second) == ((stored[2], alt), (f"{stored[2]}#dark", alt))
+    assert "at <span>ω = 0.5, kind = semantic</span>" in shown
+
+
+@pytest.mark.usefixtures("static")
+def test_sliders_have_names_and_values_in_words(draw: Drawer) -> None:
+    shown = page(explore.show(draw, "slope", omega=np.linspace(-0.5, 0.5, 3), kind=["semantic", "positional"],
+                              labels={"kind": "kind of line"}))  # fmt: skip
+    assert dict(re.findall('<label for="([^"]*)">([^<]*)</label>', shown)) == {
+        "slope-omega": "ω",
+        "slope-kind": "kind of line",
+    }
+    sliders = re.findall(r'<input type="range" id="([^"]*)" .*?aria-valuetext="([^"]*)" data-texts="([^"]*)"', shown)
+    assert [(name, text) for name, text, _ in sliders] == [
+        ("slope-omega", "−0.5"),
+        ("slope-kind", "semantic"),
+    ]
+    assert json.loads(html.unescape(sliders[0][2])) == ["−0.5", "0", "0.5"]
+
+
+@pytest.mark.usefixtures("static")
+def test_a_number_that_is_almost_a_value_is_found(draw: Drawer) -> None:
+    omegas = np.linspace(0, 1, 11)
+    assert 0.3 not in omegas
+    shown = page(explore.show(draw, "slope", omega=omegas, initial={"omega": 0.3}))
+    assert "at <span>ω = 0.3</span>" in shown
+
+
+@pytest.mark.usefixtures("static")
+def test_draw_gets_plain_numbers(draw: Drawer) -> None:
+    explore.show(draw, "slope", omega=np.array([1, 2]))
+    assert {type(call["omega"]) for call in draw.calls} == {int}
+
+
+@pytest.mark.usefixtures("static")
+def test_print_gets_the_initial_frame(draw: Drawer) -> None:
+    shown = explore.show(draw, "slope", omega=[0.0, 1.0], initial={"omega": 1.0})
+    assert isinstance(shown, explore.Explored)
+    bundle = shown._repr_mimebundle_()
+    assert draw.calls[-1]["omega"] == 1.0
+    assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+    assert bundle["text/plain"] == "Interactive figure slope: A line of kind semantic rises to 1.0."
+
+
+@pytest.mark.usefixtures("static")
+def test_data_can_be_downloaded(draw: Drawer) -> None:
+    shown = page(explore.show(draw, "slope", omega=[0.0, 1.0], data=pd.DataFrame({"omega": [0, 1]})))
+    csv = re.search(r'<a download="slope.csv" href="data:text/csv;base64,([^"]*)"', shown)
+    assert csv is not None
+    assert base64.b64decode(csv[1]).decode() == "omega\n0\n1\n"
+
+
+@pytest.mark.usefixtures("live")
+def test_a_notebook_draws_anew_when_a_slider_moves(draw: Drawer) -> None:
+    omega, kind, frame = box(
+        explore.show(draw, "slope", omega=[0.0, 0.5, 1.0], kind=["semantic", "positional"], initial={"omega": 0.5})
+    ).children
+    assert draw.calls == [{"omega": 0.5, "kind": "semantic"}]
+    assert (omega.description, kind.description) == ("ω", "kind")
+    omega.value = 1.0
+    assert 'alt="A line of kind semantic rises to 1.0."' in frame.value
+    kind.index = 1
+    assert 'alt="A line of kind positional rises to 1.0."' in frame.value
+    assert draw.calls[1:] == [{"omega": 1.0, "kind": "semantic"}, {"omega": 1.0, "kind": "positional"}]
+
+
+def test_a_notebook_draws_what_a_page_shows(draw: Drawer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(_page.STATIC, raising=False)
+    frame = box(explore.show(draw, "slope", omega=[0.0, 1.0])).children[-1].value
+    monkeypatch.setenv(_page.STATIC, "1")
+    shown = page(explore.show(draw, "slope", omega=[0.0, 1.0]))
+    drawn = re.search('src="([^"]*)"', frame)
+    assert drawn is not None
+    assert f'<img class="only-light" src="{drawn[1]}"' in shown
+
+
+@pytest.mark.usefixtures("static")
+def test_frames_that_weigh_too_much_are_refused(draw: Drawer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explore, "MAX_BYTES", 10_000)
+    with pytest.raises(ValueError, match=r"the 2 frames of slope must weigh at most 0.01 MB; they weigh 0.0\d MB"):
+        explore.show(draw, "slope", omega=[0.0, 1.0])
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "parameters must be at least one list of values"),
+    ({"omega": []}, "omega must be a list of at least two numbers or texts"),
+    ({"omega": [1]}, "omega must be a list of at least two numbers or texts"),
+    ({"omega": 3}, "omega must be a list of at least two numbers or texts; got 3"),
+    ({"omega": "ab"}, "omega must be a list of at least two numbers or texts; got 'ab'"),
+    ({"omega": [1, None]}, "omega must be a list of at least two numbers or texts"),
+    ({"omega": [True, False]}, "omega must be a list of at least two numbers or texts"),
+    ({"omega": [0.1, 0.2, 0.1]}, "omega must have values that read differently; got 0.1 more than once"),
+    ({"omega": [0, 1], "initial": {"omega": 2}}, "initial must give omega one of 0, 1; got 2"),
+    ({"omega": [0, 1], "initial": {"alpha": 1}}, r"initial must name parameters \(omega\); got 'alpha'"),
+    ({"omega": [0, 1], "labels": {"alpha": "a"}}, r"labels must name parameters \(omega\); got 'alpha'"),
+    ({"omega": [0, 1], "aspect": 0}, "aspect must be a number"),
+    ({"omega": [0, 1], "data": 1}, "data must be a pandas DataFrame"),
+]
+
+
+@pytest.mark.parametrize("environment", ["static", "live"])
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_arguments_are_named_before_anything_is_drawn(
+    draw: Drawer, request: pytest.FixtureRequest, environment: str, arguments: dict[str, Any], message: str
+) -> None:
+    request.getfixturevalue(environment)
+    with pytest.raises(ValueError, match=message):
+        explore.show(draw, "slope", **arguments)
+    assert not draw.calls
+
+
+@pytest.mark.parametrize("environment", ["static", "live"])
+def test_a_frame_without_alternative_text_is_refused(request: pytest.FixtureRequest, environment: str) -> None:
+    request.getfixturevalue(environment)
+
+    def silent(fig: Figure, omega: float) -> Any:
+        fig.subplots()
+
+    with pytest.raises(ValueError, match=r"the text that draw returns for \{'omega': 0\} must say .* got None"):
+        explore.show(silent, "slope", omega=[0, 1])
+
+
+@pytest.mark.usefixtures("static")
+def test_frames_of_another_size_are_refused() -> None:
+    def growing(fig: Figure, omega: float) -> str:
+        fig.set_size_inches(6, 3 + omega)
+        return "An empty figure that has grown."
+
+    with pytest.raises(ValueError, match=r"draw must leave the figure's size as it is"):
+        explore.show(growing, "slope", omega=[0, 1])
+
+
+def test_a_name_that_is_no_slug_is_refused(draw: Drawer) -> None:
+    with pytest.raises(ValueError, match=r"^name must be"):
+        explore.show(draw, "A slope", omega=[0, 1])
