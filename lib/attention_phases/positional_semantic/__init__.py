@@ -5,6 +5,7 @@ Cui, Behrens, Krzakala, Zdeborova, NeurIPS 2024, arXiv 2402.03902.
 
 from attention_phases.errors import ConvergenceError
 from attention_phases.estimates import Estimate
+from attention_phases.positional_semantic.gamp import GampOverlaps, GampRun, gamp
 from attention_phases.positional_semantic.loss_landscape import (
     Descent,
     EmpiricalRisk,
@@ -16,7 +17,15 @@ from attention_phases.positional_semantic.loss_landscape import (
     path_between,
     risk_on_plane,
 )
+from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
 from attention_phases.positional_semantic.sample_loss import SampleLoss, attention
+from attention_phases.positional_semantic.state_evolution import (
+    FixedPoint,
+    NoSuchPointError,
+    Overlaps,
+    solve_state_evolution,
+    state_evolution_step,
+)
 from attention_phases.positional_semantic.teacher_student import (
     Dataset,
     OrderParameters,
@@ -32,16 +41,26 @@ __all__ = [
     "EmpiricalRisk",
     "Estimate",
     "Fit",
+    "FixedPoint",
+    "GampOverlaps",
+    "GampRun",
+    "NoSuchPointError",
     "OrderParameters",
+    "Overlaps",
+    "ProximalPoint",
     "RiskPath",
     "RiskPlane",
     "SampleLoss",
     "Task",
     "attention",
+    "gamp",
     "generalization_error",
     "lowest_curvatures",
     "minimize_risk",
     "order_parameters",
     "path_between",
+    "proximal_map",
     "risk_on_plane",
+    "solve_state_evolution",
+    "state_evolution_step",
 ]
