@@ -106,7 +106,7 @@ def lattice_rule(
     lengths = np.linalg.norm(axes, axis=0)
     squeeze = axes / lengths**2 * lengths.prod() ** (1 / dimension)  # columns: the frame's directions, shorter where finer
     n = 2**log2_nodes
-    radius = brentq(lambda u: u * (1 + _SPREAD * u**2) - 4.8 * (n / 512) ** 0.085, 0, 20)
+    radius = brentq(lambda u: u * (1 + _SPREAD * u**2) - 4.95 * (n / 512) ** 0.085, 0, 20)
     volume = math.pi ** (dimension / 2) / math.gamma(dimension / 2 + 1) * radius**dimension
     basis = _checkerboard(dimension) * (volume / n) ** (1 / dimension)
     moments = np.cumprod([1.0, dimension, dimension + 2, dimension + 4])  # of |z|^0, |z|^2, |z|^4, |z|^6

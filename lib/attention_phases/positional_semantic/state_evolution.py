@@ -21,8 +21,8 @@ Gaussian integration by parts moves all derivatives onto the weights,
 
 or, with one derivative left (Stein's form), V^ = -alpha E[sum_l g_l zeta_l^T] kappa^(-1/2) and
 theta^ = (V^ theta + alpha E sum_l g_l s_l^T)/sigma^2. Both hold with jumps; the mean of the pointwise derivative does not.
-On a lattice, averages of M converge about eight times faster than those of g where g jumps; with Sobol points, those of
-g converge faster. The solutions are the stationary points of
+On a lattice, averages of M converge about eight times faster than those of g where g jumps; with Sobol points, or where
+kappa is small, those of g are better. The solutions are the stationary points of
 
     epsilon_t = alpha E[min_h ...] + (tr q^ V - tr V^ q)/2 + m^ m + tr theta^^T theta
                 - tr D^-1 (sigma^2 q^ + m^ m^T + sigma^4 theta^ theta^^T)/2
@@ -113,19 +113,16 @@ class _Averages:
     loss: Float[Array, " R"]  # E ell(h*)
     envelope: Float[Array, " R"]  # E of the minimised objective
     test_loss: Float[Array, " R"]  # E ell(w)
+    by_parts: bool  # the form in which they were taken
     proximal: ProximalPoint
 
 
 class _Model:
-    """The nodes of a task, and the teacher's answers at them.
+    """The nodes of a task, and the teacher's answers at them."""
 
-    Attributes:
-        by_parts: whether averages are taken of M or of g (module docstring).
-    """
-
-    def __init__(self, task: Task, rule: GaussianRule, by_parts: bool) -> None:
+    def __init__(self, task: Task, rule: GaussianRule) -> None:
         r, t, n_tokens = task.student_rank, task.teacher_rank, task.n_tokens
-        self.task, self.rule, self.by_parts = task, rule, by_parts
+        self.task, self.rule = task, rule
         nodes = rule.nodes.reshape(n_tokens, r + t, -1)
         self.zeta = np.ascontiguousarray(nodes[:, :r])
         self.teacher_fields = task.sigma * nodes[:, r:]  # (L, t, N)
@@ -145,8 +142,8 @@ class _Model:
         w += task.positions[:, None, None] * point.m[:, None]
         return w
 
-    def averages(self, point: _Point) -> _Averages:
-        """The averages at one point, by whichever form has the smaller error with these nodes."""
+    def averages(self, point: _Point, by_parts: bool | None = None) -> _Averages:
+        """The averages at one point; by_parts says in which form (module docstring). None: whichever scatters less."""
         task, variance, means = self.task, self.task.sigma**2, self.rule.means
         inverse_root = np.linalg.inv(_root(_kappa(task, point)))
         fields = self.fields(point)
@@ -154,15 +151,18 @@ class _Model:
         g = proximal.residual
         quadratic = 0.5 * _trace_products(_apply(proximal.V, g), g)
         envelope, loss = means(np.stack([proximal.objective, proximal.objective - quadratic]))
-        if self.by_parts:
+        forms: dict[bool, tuple[Array, Array]] = {}  # V^, and what stands for -g in m^ and theta^
+        if by_parts is not True:
+            V_hat = np.einsum("abR,bc->acR", -means(_products(g, self.zeta)), inverse_root)
+            forms[False] = (V_hat + V_hat.swapaxes(0, 1)) / 2, -g
+        if by_parts is not False:
             weighted = (proximal.objective - envelope.mean()) * self.zeta
             mass = task.n_tokens * (envelope - envelope.mean()) * np.eye(task.student_rank)[..., None]
-            V_hat = np.einsum("ab,bcR,cd->adR", inverse_root, means(_products(weighted, self.zeta)) - mass, inverse_root)
-            minus_g = np.tensordot(inverse_root, weighted, axes=(1, 1)).swapaxes(0, 1)  # the same in the averages below
-        else:
-            minus_g = -g
-            V_hat = np.einsum("abR,bc->acR", means(_products(minus_g, self.zeta)), inverse_root)
-            V_hat = (V_hat + V_hat.swapaxes(0, 1)) / 2
+            curvature = means(_products(weighted, self.zeta)) - mass
+            V_hat = np.einsum("ab,bcR,cd->adR", inverse_root, curvature, inverse_root)
+            forms[True] = V_hat, np.tensordot(inverse_root, weighted, axes=(1, 1)).swapaxes(0, 1)
+        chosen = min(forms, key=lambda form: forms[form][0].std(axis=-1).sum())
+        V_hat, minus_g = forms[chosen]
         theta_hat = np.einsum("abR,bt->atR", V_hat, point.theta) - means(_products(minus_g, self.teacher_fields))
         return _Averages(
             q_hat=means(_products(g, g)),
@@ -172,6 +172,7 @@ class _Model:
             loss=loss,
             envelope=envelope,
             test_loss=means(self.loss.value(fields)),
+            by_parts=chosen,
             proximal=proximal,
         )
 
@@ -212,15 +213,14 @@ def _model(task: Task, log2_nodes: int, seed: int) -> _Model:
     """
     r, t, n_tokens = task.student_rank, task.teacher_rank, task.n_tokens
     dimension = n_tokens * (r + t)
-    lattice = dimension == 4
     rng = np.random.default_rng([seed, log2_nodes])
     each = log2_nodes - 1 - int(np.log2(_REPLICAS))
-    if lattice:
+    if dimension == 4:
         rule = lattice_rule(dimension, each, _REPLICAS, rng, np.kron(_DIFFERENCES, np.eye(2)))
     else:
         rule = sobol_rule(dimension, each, _REPLICAS, rng)
     signs = np.tile(np.repeat([-1.0, 1.0], [r, t]), n_tokens)
-    return _Model(task, rule.closed_under(signs), by_parts=lattice)
+    return _Model(task, rule.closed_under(signs))
 
 
 def state_evolution_step(
@@ -269,12 +269,14 @@ class _Branch:
         # the sign of det J where each equation is governed by its own unknown, as it is for large alpha; it changes at a fold
         self.orientation = (-1) ** (self.size - r)
 
-    def guess(self) -> Float[Array, " k"]:
+    def guess(self, alpha: float) -> Float[Array, " k"]:
         """Far from any solution, but in its basin for most tasks."""
         task = self.task
         r, variance = task.student_rank, task.sigma**2
-        logarithms = [np.full(r, np.log(0.05 * variance)), np.full(r, np.log(0.3 * variance / max(task.regularization, 1e-3)))]
-        return np.concatenate([*logarithms, [0.28] * len(self.m_columns), [0.6 * variance] * len(self.theta_columns)])
+        delta = 0.05 * variance / (1 + alpha / 10)
+        V = variance / (3 * task.regularization + 0.1 * variance**2 * alpha)
+        overlaps = [0.28] * len(self.m_columns) + [0.6 * variance] * len(self.theta_columns)
+        return np.concatenate([np.full(r, np.log(delta)), np.full(r, np.log(V)), overlaps])
 
     def point(self, x: Float[Array, " k"]) -> _Point:
         task = self.task
@@ -287,12 +289,19 @@ class _Branch:
         return _Point(q, m, np.diag(np.exp(x[r : 2 * r])), theta)
 
     def unknowns(self, point: _Point) -> Float[Array, " k"]:
+        """The unknowns of a point that was given as a start. ValueError where it has none."""
         variance = self.task.sigma**2
-        delta = point.q - variance * np.outer(point.m, point.m) - point.theta @ point.theta.T / variance
-        columns = self.theta_columns
-        return np.concatenate(
-            [np.log(np.diag(delta)), np.log(np.diag(point.V)), point.m[self.m_columns], point.theta[columns, columns]]
-        )
+        delta = np.diag(point.q - variance * np.outer(point.m, point.m) - point.theta @ point.theta.T / variance)
+        V = np.diag(point.V)
+        overlaps = np.concatenate([point.m[self.m_columns], point.theta[self.theta_columns, self.theta_columns]])
+        if delta.min() <= 0 or V.min() <= 0:
+            raise ValueError(
+                "start must have V > 0 and q > sigma^2 m m^T + theta theta^T/sigma^2; "
+                f"got V = {V.tolist()} and a difference of {delta.tolist()}"
+            )
+        if not overlaps.all():
+            raise ValueError(f"start must have overlaps that do not vanish on the {self.name} branch; got {overlaps.tolist()}")
+        return np.concatenate([np.log(delta), np.log(V), overlaps])
 
     def natural(self, x: Float[Array, " k"]) -> Float[Array, " k"]:
         """The unknowns in the coordinates in which a branch is followed: overlaps as cosines of Q with 1_d and Q*."""
@@ -353,11 +362,13 @@ class _Equations:
 
     def __init__(self, branch: _Branch, log2_nodes: int, seed: int) -> None:
         self.branch, self._model = branch, _model(branch.task, log2_nodes, seed)
+        self._by_parts: bool | None = None  # settled at the first evaluation
         self.n_evaluations = 0
 
     def evaluate(self, x: Float[Array, " k"], alpha: float) -> _Evaluation:
         self.n_evaluations += 1
-        averages = self._model.averages(self.branch.point(x))
+        averages = self._model.averages(self.branch.point(x), self._by_parts)
+        self._by_parts = averages.by_parts
         rows = [self.branch.defects(x, alpha, averages), alpha * averages.loss[None], averages.test_loss[None]]
         return _Evaluation(x, alpha, np.concatenate(rows), averages)
 
@@ -559,7 +570,7 @@ def _newton_from_guess(equations: _Equations, alpha: float) -> _Found | None:
     """A root of this branch from the guess, after a few steps that bring Delta and V to their scales."""
     branch = equations.branch
     r = branch.task.student_rank
-    at = equations.evaluate(branch.guess(), alpha)
+    at = equations.evaluate(branch.guess(alpha), alpha)
     for _ in range(5):
         x = at.x.copy()
         x[:r] += np.clip(0.5 * at.defect[:r], -0.5, 0.5)

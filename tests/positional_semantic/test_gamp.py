@@ -1,0 +1,124 @@
+"""Facts about approximate message passing: its fixed points, and its way there."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_phases.errors import ConvergenceError
+from attention_phases.positional_semantic import (
+    Dataset,
+    EmpiricalRisk,
+    GampRun,
+    Overlaps,
+    Task,
+    gamp,
+    minimize_risk,
+    proximal_map,
+    state_evolution_step,
+)
+
+EXAMPLE = Task()
+
+
+@cache
+def data(d: int = 300, alpha: float = 3.0, seed: int = 1, task: Task = EXAMPLE) -> Dataset:
+    return task.sample(d, alpha, seed, teacher_query="orthonormal")
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        EXAMPLE,
+        Task(positional_attention=[[0.3, 0.7], [0.8, 0.2]]),
+        Task(student_rank=2, teacher_rank=2),
+        Task(positional_attention=[[0.5, 0.3, 0.2], [0.2, 0.6, 0.2], [0.2, 0.3, 0.5]]),
+    ],
+)
+def test_a_fixed_point_is_a_stationary_point_of_the_risk(task: Task) -> None:
+    dataset = data(task=task)
+    run = gamp(dataset, "semantic")
+    assert run.converged
+    slope = EmpiricalRisk(dataset).slope(run.query)
+    assert slope.relative_norm <= 1e-8
+    assert run.residual == pytest.approx(slope.relative_norm, rel=1e-3)
+    assert run.train_loss == pytest.approx(slope.risk / dataset.dimension)
+
+
+def test_on_the_semantic_branch_it_is_the_minimum_that_descent_finds() -> None:
+    run, fit = gamp(data()), minimize_risk(data())
+    sign = np.sign(run.query.T @ fit.query).item()
+    np.testing.assert_allclose(sign * run.query, fit.query, atol=1e-5 * np.abs(fit.query).max())
+    assert abs(run.overlaps.theta[-1]) == pytest.approx(fit.theta, rel=1e-6)
+
+
+def test_undamped_it_follows_state_evolution() -> None:
+    """The first steps from Q*, at d = 2000: the overlaps are those of the undamped map within a few parts in sqrt(d)."""
+    dataset = data(2000, 3.0)
+    V = 4.0
+    run = gamp(dataset, "semantic", 0.0, response=V, max_iterations=4, must_converge=False)
+    # the first field is X Q*/sqrt(d) without an Onsager term: noise-free, so kappa = 0 up to a trifle
+    overlaps: Any = Overlaps(0.25 * (1 + 1e-9), 0.0, V, 0.25)
+    for step in range(1, 5):
+        overlaps = state_evolution_step(EXAMPLE, 3.0, overlaps, log2_nodes=14)
+        for name in ("q", "V", "theta"):
+            assert getattr(run.overlaps, name)[step] == pytest.approx(getattr(overlaps, name), rel=0.05), (step, name)
+        assert run.overlaps.m[step] == pytest.approx(0, abs=0.05)
+
+
+def test_without_the_onsager_term_another_point_is_reached() -> None:
+    """The term is what makes the fixed point stationary: fields taken at X Q/sqrt(d) alone give another Q."""
+    run = gamp(data())
+    V = run.overlaps.V[-1]
+    risk = EmpiricalRisk(data())
+    h = risk.fields(run.query)
+    _, gradient = data().sample_loss.value_and_gradient(h)
+    with_term = proximal_map(h + V * gradient, data().sample_loss, V)
+    without = proximal_map(h, data().sample_loss, V)
+    np.testing.assert_allclose(with_term.residual, -gradient, atol=1e-6)
+    assert np.abs(without.residual + gradient).max() > 100 * np.abs(with_term.residual + gradient).max()
+
+
+def test_overlaps_start_at_the_start() -> None:
+    run = gamp(data(), "positional", 0.9, response=7.0, max_iterations=3, must_converge=False)
+    assert run.n_iterations == 3
+    assert len(run.overlaps.q) == 4
+    assert run.overlaps.q[0] == pytest.approx(0.25)
+    assert run.overlaps.m[0] == pytest.approx(1)
+    assert run.overlaps.V[0] == pytest.approx(7)
+    assert not run.converged
+
+
+def test_same_seed_same_run() -> None:
+    runs = [gamp(data(), "random", 0.8, seed=3, max_iterations=5, must_converge=False) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0].query, runs[1].query)
+
+
+def test_not_converging_and_diverging_are_errors_that_hold_the_overlaps() -> None:
+    with pytest.raises(ConvergenceError, match=r"gamp with damping 0.5 stopped with residual .* \(iteration 3\)") as caught:
+        gamp(data(), max_iterations=3)
+    assert isinstance(caught.value.last, GampRun)
+    assert caught.value.residual == caught.value.last.residual
+    with pytest.raises(ConvergenceError, match=r"diverged: lambda \+ A is not positive") as caught:
+        gamp(EXAMPLE.sample(60, 3.0, 1), "positional", 0.0, response=50.0)
+    assert np.isfinite(caught.value.last.overlaps.q).all()
+    assert not caught.value.last.converged
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"damping": 1.0}, "damping must be below 1; got 1"),
+        ({"damping": -0.1}, "damping must be a number in"),
+        ({"max_iterations": 0}, "max_iterations must be a whole number of at least 1"),
+        ({"tolerance": 0.0}, "tolerance must be a number in"),
+        ({"response": -1.0}, "response must be symmetric and positive definite"),
+        ({"start": "nowhere"}, "start must be one of"),
+        ({"dataset": None}, "dataset must be a Dataset"),
+    ],
+)
+def test_bad_input_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        gamp(**({"dataset": data()} | changes))
