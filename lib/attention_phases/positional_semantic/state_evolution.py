@@ -42,6 +42,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from attention_phases import _checks
+from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
 from attention_phases.positional_semantic.quadrature import GaussianRule, lattice_rule, sobol_rule
@@ -54,6 +55,9 @@ BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 _BRANCHES = ("semantic", "positional", "mixed", "uninformed")
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
 _VANISHING = 0.02  # overlaps below this (as cosines) are taken for zero
+_PREFERENCE = 3.0  # how much more averages by parts may scatter
+_CLOSE = 0.05  # relative change of the unknowns over which the minima of the samples are followed
+_GAIN = 1.3  # errors shrink about by this many powers of two with each doubling of the nodes
 _SEARCH = 12  # log2 of the number of nodes with which a branch is searched and followed
 _FINEST = 21
 _MOST_PLACES = 200  # on the way along a branch
@@ -126,7 +130,9 @@ class _Model:
         nodes = rule.nodes.reshape(n_tokens, r + t, -1)
         self.zeta = np.ascontiguousarray(nodes[:, :r])
         self.teacher_fields = task.sigma * nodes[:, r:]  # (L, t, N)
-        teacher = np.ascontiguousarray(np.moveaxis(task.teacher_attention(np.moveaxis(self.teacher_fields, -1, 0)), 0, -1))
+        teacher = np.ascontiguousarray(
+            np.moveaxis(task.teacher_attention(np.moveaxis(self.teacher_fields, -1, 0)), 0, -1)
+        )
         variance = task.sigma**2
         self.loss = SampleLoss(
             variance * np.eye(n_tokens)[..., None], variance * teacher, variance * (teacher**2).sum(axis=(0, 1))
@@ -142,12 +148,15 @@ class _Model:
         w += task.positions[:, None, None] * point.m[:, None]
         return w
 
-    def averages(self, point: _Point, by_parts: bool | None = None) -> _Averages:
-        """The averages at one point; by_parts says in which form (module docstring). None: whichever scatters less."""
+    def averages(self, point: _Point, by_parts: bool | None = None, near: ProximalPoint | None = None) -> _Averages:
+        """The averages at one point; by_parts says in which form (module docstring).
+
+        None: by parts, which is smooth, if it scatters little more than the other.
+        """
         task, variance, means = self.task, self.task.sigma**2, self.rule.means
         inverse_root = np.linalg.inv(_root(_kappa(task, point)))
         fields = self.fields(point)
-        proximal = proximal_map(fields, self.loss, point.V)
+        proximal = proximal_map(fields, self.loss, point.V, near)
         g = proximal.residual
         quadratic = 0.5 * _trace_products(_apply(proximal.V, g), g)
         envelope, loss = means(np.stack([proximal.objective, proximal.objective - quadratic]))
@@ -161,7 +170,8 @@ class _Model:
             curvature = means(_products(weighted, self.zeta)) - mass
             V_hat = np.einsum("ab,bcR,cd->adR", inverse_root, curvature, inverse_root)
             forms[True] = V_hat, np.tensordot(inverse_root, weighted, axes=(1, 1)).swapaxes(0, 1)
-        chosen = min(forms, key=lambda form: forms[form][0].std(axis=-1).sum())
+        scatter = {form: float(V_hat.std(axis=-1).sum()) for form, (V_hat, _) in forms.items()}
+        chosen = True in forms and scatter[True] < _PREFERENCE * scatter.get(False, np.inf)
         V_hat, minus_g = forms[chosen]
         theta_hat = np.einsum("abR,bt->atR", V_hat, point.theta) - means(_products(minus_g, self.teacher_fields))
         return _Averages(
@@ -185,7 +195,9 @@ def _root(matrix: Float[Array, "r r"]) -> Float[Array, "r r"]:
     """Symmetric square root of a positive definite matrix."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     if values[0] <= 0:
-        raise ValueError(f"q must exceed theta theta^T/sigma^2; the lowest eigenvalue of the difference is {values[0]:.3g}")
+        raise ValueError(
+            f"q must exceed theta theta^T/sigma^2; the lowest eigenvalue of the difference is {values[0]:.3g}"
+        )
     return np.asarray((vectors * np.sqrt(values)) @ vectors.T)
 
 
@@ -223,6 +235,7 @@ def _model(task: Task, log2_nodes: int, seed: int) -> _Model:
     return _Model(task, rule.closed_under(signs))
 
 
+@one_thread
 def state_evolution_step(
     task: Task, alpha: float, overlaps: Overlaps, *, log2_nodes: int = 16, seed: int = 0
 ) -> Overlaps:
@@ -240,7 +253,9 @@ def _step(task: Task, alpha: float, averages: _Averages) -> _Point:
     D = task.regularization * np.eye(task.student_rank) + variance * V_hat
     inverse = np.linalg.inv(D)
     spread = variance * q_hat + np.outer(m_hat, m_hat) + variance**2 * theta_hat @ theta_hat.T
-    return _Point(variance * inverse @ spread @ inverse, inverse @ m_hat, variance * inverse, variance**2 * inverse @ theta_hat)
+    return _Point(
+        variance * inverse @ spread @ inverse, inverse @ m_hat, variance * inverse, variance**2 * inverse @ theta_hat
+    )
 
 
 class _Branch:
@@ -300,14 +315,18 @@ class _Branch:
                 f"got V = {V.tolist()} and a difference of {delta.tolist()}"
             )
         if not overlaps.all():
-            raise ValueError(f"start must have overlaps that do not vanish on the {self.name} branch; got {overlaps.tolist()}")
+            raise ValueError(
+                f"start must have overlaps that do not vanish on the {self.name} branch; got {overlaps.tolist()}"
+            )
         return np.concatenate([np.log(delta), np.log(V), overlaps])
 
     def natural(self, x: Float[Array, " k"]) -> Float[Array, " k"]:
         """The unknowns in the coordinates in which a branch is followed: overlaps as cosines of Q with 1_d and Q*."""
         task, r = self.task, self.task.student_rank
         size = np.sqrt(np.diag(self.point(x).q)) / task.sigma  # |Q|/sqrt(d), by column
-        cosines = np.concatenate([x[2 * r : 2 * r + len(self.m_columns)], x[2 * r + len(self.m_columns) :] / task.sigma**2])
+        cosines = np.concatenate(
+            [x[2 * r : 2 * r + len(self.m_columns)], x[2 * r + len(self.m_columns) :] / task.sigma**2]
+        )
         columns = self.m_columns + self.theta_columns
         return np.concatenate([x[: 2 * r], cosines / size[columns]])
 
@@ -362,15 +381,22 @@ class _Equations:
 
     def __init__(self, branch: _Branch, log2_nodes: int, seed: int) -> None:
         self.branch, self._model = branch, _model(branch.task, log2_nodes, seed)
-        self._by_parts: bool | None = None  # settled at the first evaluation
+        self._by_parts: bool | None = None  # once averages are taken by parts, they stay so
+        self._searched: _Evaluation | None = None  # the last for which minima were searched, and not followed from it
         self.n_evaluations = 0
 
     def evaluate(self, x: Float[Array, " k"], alpha: float) -> _Evaluation:
         self.n_evaluations += 1
-        averages = self._model.averages(self.branch.point(x), self._by_parts)
-        self._by_parts = averages.by_parts
+        last = self._searched
+        close = last is not None and np.abs((x - last.x) / self.branch.scale(last.x)).max() < _CLOSE
+        near = last.averages.proximal if last is not None and close else None
+        averages = self._model.averages(self.branch.point(x), self._by_parts, near)
+        self._by_parts = averages.by_parts or None
         rows = [self.branch.defects(x, alpha, averages), alpha * averages.loss[None], averages.test_loss[None]]
-        return _Evaluation(x, alpha, np.concatenate(rows), averages)
+        result = _Evaluation(x, alpha, np.concatenate(rows), averages)
+        if near is None:
+            self._searched = result
+        return result
 
     def jacobian(self, at: _Evaluation) -> Float[Array, "k+2 k"]:
         """Derivatives of all rows, by differences of 1 %: wide enough for the steps of q^, and as exact as is of use."""
@@ -393,7 +419,9 @@ class _Equations:
         difference/|g - g'|. Distances up to a width are counted, with weights that fall linearly to zero.
         """
         proximal = at.averages.proximal
-        width = 0.1 * np.sqrt(np.trace(_kappa(self.branch.task, self.branch.point(at.x))) / self.branch.task.student_rank)
+        width = 0.1 * np.sqrt(
+            np.trace(_kappa(self.branch.task, self.branch.point(at.x))) / self.branch.task.student_rank
+        )
         some = np.flatnonzero(np.isfinite(proximal.rival_objective))
         kernel = np.zeros(self.n_nodes)
         apart = _apply(np.linalg.inv(proximal.V), proximal.rival[..., some] - proximal.minimizer[..., some])
@@ -502,6 +530,7 @@ class FixedPoint:
         return Overlaps(self.q, self.m, self.V, self.theta)
 
 
+@one_thread
 def solve_state_evolution(
     task: Task,
     alpha: float,
@@ -702,9 +731,7 @@ def _correct(
     at = equations.evaluate(where[:size] * scale, float(np.exp(where[-1])))
     jacobian = equations.jacobian(at)
     for _ in range(6):
-        bordered = np.vstack(
-            [np.column_stack([jacobian[:size] * scale, equations.branch.alpha_slope(at)]), tangent]
-        )
+        bordered = np.vstack([np.column_stack([jacobian[:size] * scale, equations.branch.alpha_slope(at)]), tangent])
         step = np.linalg.solve(bordered, np.append(-at.defect, 0.0))
         if not np.isfinite(step).all() or np.abs(step).max() > 1:
             return None
@@ -723,10 +750,11 @@ def _refine(
     seed: int,
     must_converge: bool,
 ) -> FixedPoint:
-    """The root with as many nodes as the accuracy takes."""
+    """The root with as many nodes as the accuracy takes: more by what the errors so far suggest, until it is enough."""
     branch, n_evaluations = equations.branch, equations.n_evaluations
-    log2_nodes = _SEARCH + 2
+    log2_nodes, worst = _SEARCH, _worst_error(_fixed_point(equations, at, jacobian, True, 0))
     while True:
+        log2_nodes = min(_FINEST, log2_nodes + max(1, round(float(np.log2(worst / accuracy)) / _GAIN + 0.3)))
         finer = _Equations(branch, log2_nodes, seed)
         at, jacobian, converged = finer.solve(finer.evaluate(at.x, at.alpha), jacobian, accuracy / 20)
         n_evaluations += finer.n_evaluations
@@ -734,7 +762,6 @@ def _refine(
         worst = _worst_error(point)
         if not converged or worst <= accuracy or log2_nodes >= _FINEST:
             break
-        log2_nodes = min(_FINEST, log2_nodes + int(np.clip(np.ceil(np.log2(worst / accuracy)), 1, 3)))
     if must_converge and not (converged and worst <= accuracy):
         what = f"relative standard error {worst:.2g}" if converged else f"residual {point.residual:.2g}"
         raise ConvergenceError(
@@ -826,5 +853,7 @@ def _free_energy(task: Task, alpha: float, point: _Point, averages: _Averages) -
     q_hat, m_hat, V_hat, theta_hat = hats
     D = task.regularization * np.eye(task.student_rank) + variance * V_hat
     spread = variance * q_hat + np.outer(m_hat, m_hat) + variance**2 * theta_hat @ theta_hat.T
-    couplings = 0.5 * np.trace(q_hat @ point.V - V_hat @ point.q) + m_hat @ point.m + np.trace(theta_hat.T @ point.theta)
+    couplings = (
+        0.5 * np.trace(q_hat @ point.V - V_hat @ point.q) + m_hat @ point.m + np.trace(theta_hat.T @ point.theta)
+    )
     return float(alpha * averages.envelope.mean() + couplings - 0.5 * np.trace(np.linalg.solve(D, spread)))
