@@ -1,5 +1,7 @@
 """Every stored table is there, covers its grid, says what made it, and is reproduced by its function."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from attention_phases.positional_semantic import experiments
 
 
 @pytest.mark.parametrize("name", list(stored.TABLES))
-def test_a_table_covers_its_grid_once(name):
+def test_a_table_covers_its_grid_once(name: str) -> None:
     table = stored.load(name)
     grid = stored.TABLES[name].grid
     expected = pd.MultiIndex.from_product([list(values) for values in grid.values()], names=list(grid))
@@ -17,7 +19,7 @@ def test_a_table_covers_its_grid_once(name):
 
 
 @pytest.mark.parametrize("name", list(stored.TABLES))
-def test_a_table_says_what_made_it(name):
+def test_a_table_says_what_made_it(name: str) -> None:
     lines = dict(line.split(": ", 1) for line in stored.provenance(name).splitlines())
     assert lines["command"] == f"python -m attention_phases.stored {name}"
     assert "dirty" not in lines["commit"]
@@ -25,14 +27,14 @@ def test_a_table_says_what_made_it(name):
 
 
 @pytest.mark.parametrize("name", ["finite-size", "alpha-scan"])
-def test_minima_of_the_tables_are_converged(name):
+def test_minima_of_the_tables_are_converged(name: str) -> None:
     table = stored.load(name)
     assert table[["semantic_gradient_norm", "positional_gradient_norm"]].to_numpy().max() <= 1e-7
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [5, 31, 60])
-def test_rows_of_finite_size_are_reproduced(row):
+def test_rows_of_finite_size_are_reproduced(row: int) -> None:
     """The semantic minimum is one point. The positional valley has folds of about a per cent; rounding may choose."""
     stored_row = stored.load("finite-size").iloc[row]
     axes = {axis: stored_row[axis] for axis in stored.TABLES["finite-size"].grid}
@@ -43,7 +45,7 @@ def test_rows_of_finite_size_are_reproduced(row):
 
 
 @pytest.mark.slow
-def test_a_row_of_random_starts_is_reproduced():
+def test_a_row_of_random_starts_is_reproduced() -> None:
     """Adam has converged where the stored gradient is small; there the end point is a minimum, and the same one."""
     table = stored.load("random-starts")
     row = table[(table["method"] == "adam") & (table["alpha"] == 4.0)].nsmallest(1, "gradient_norm").iloc[0]
@@ -52,7 +54,7 @@ def test_a_row_of_random_starts_is_reproduced():
     assert np.isclose(again["semantic_train_loss"], row["semantic_train_loss"], rtol=1e-6)
 
 
-def test_a_small_table_is_computed_and_loaded(tmp_path, monkeypatch):
+def test_a_small_table_is_computed_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = stored.Table(
         experiments.informed_minima, {"d": (20,), "alpha": (1.0,), "seed": (0, 1), "teacher_query": ("gaussian",)}
     )
@@ -67,7 +69,9 @@ def test_a_small_table_is_computed_and_loaded(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["small.csv"]  # the store of the sweep is gone
 
 
-def test_unknown_and_missing_tables_are_named(tmp_path, monkeypatch, capsys):
+def test_unknown_and_missing_tables_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ValueError, match=r"name must be one of .*; got 'nothing'"):
         stored.load("nothing")
     monkeypatch.setattr(stored, "_IN_REPOSITORY", tmp_path)

@@ -1,5 +1,6 @@
 """Sweeps keep every finished point, compute none twice, and refuse what is not theirs."""
 
+import importlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -28,11 +30,12 @@ def other(x, y):
 def failing(x, y):
     raise RuntimeError("no such point")
 """
-GRID = {"x": [1, 2, 3], "y": [10, 20]}
+Points = tuple[Any, Path]  # a module of functions, and the file in which they note their calls
+GRID: dict[str, list[Any]] = {"x": [1, 2, 3], "y": [10, 20]}
 
 
 @pytest.fixture
-def points(tmp_path, monkeypatch):
+def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Points:
     """A module of functions for sweeps, and the file in which they note their calls."""
     (tmp_path / "points_of_test.py").write_text(MODULE)
     calls = tmp_path / "calls"
@@ -41,12 +44,10 @@ def points(tmp_path, monkeypatch):
     monkeypatch.setenv("CALLS", str(calls))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.delitem(sys.modules, "points_of_test", raising=False)
-    import points_of_test
-
-    return points_of_test, calls
+    return importlib.import_module("points_of_test"), calls
 
 
-def test_a_sweep_is_a_table_in_the_order_of_the_grid(points, tmp_path):
+def test_a_sweep_is_a_table_in_the_order_of_the_grid(points: Points, tmp_path: Path) -> None:
     module, calls = points
     table = sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=2)
     expected = pd.DataFrame(
@@ -56,7 +57,7 @@ def test_a_sweep_is_a_table_in_the_order_of_the_grid(points, tmp_path):
     assert len(calls.read_text().splitlines()) == 6
 
 
-def test_stored_points_are_not_computed_again(points, tmp_path):
+def test_stored_points_are_not_computed_again(points: Points, tmp_path: Path) -> None:
     module, calls = points
     first = sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
     second = sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
@@ -64,7 +65,7 @@ def test_stored_points_are_not_computed_again(points, tmp_path):
     assert len(calls.read_text().splitlines()) == 6
 
 
-def test_a_line_that_was_cut_off_is_computed_again(points, tmp_path):
+def test_a_line_that_was_cut_off_is_computed_again(points: Points, tmp_path: Path) -> None:
     module, calls = points
     store = tmp_path / "store.jsonl"
     whole = sweep(module.point, GRID, store=store, n_jobs=1)
@@ -74,7 +75,7 @@ def test_a_line_that_was_cut_off_is_computed_again(points, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is a POSIX signal")
-def test_a_killed_sweep_loses_only_the_point_in_flight(points, tmp_path):
+def test_a_killed_sweep_loses_only_the_point_in_flight(points: Points, tmp_path: Path) -> None:
     module, calls = points
     store = tmp_path / "store.jsonl"
     grid = {**GRID, "pause": [0.2]}
@@ -103,7 +104,9 @@ def test_a_killed_sweep_loses_only_the_point_in_flight(points, tmp_path):
         ({"grid": {"y": [10, 20], "x": [1, 2, 3]}}, "grid"),
     ],
 )
-def test_a_store_of_another_sweep_is_refused(points, tmp_path, change, named):
+def test_a_store_of_another_sweep_is_refused(
+    points: Points, tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
     module, _ = points
     store = tmp_path / "store.jsonl"
     sweep(module.point, GRID, store=store, n_jobs=1)
@@ -113,7 +116,7 @@ def test_a_store_of_another_sweep_is_refused(points, tmp_path, change, named):
     assert store.read_bytes() == before
 
 
-def test_a_file_that_is_no_store_is_refused_and_kept(points, tmp_path):
+def test_a_file_that_is_no_store_is_refused_and_kept(points: Points, tmp_path: Path) -> None:
     module, _ = points
     store = tmp_path / "thesis.txt"
     store.write_text("chapter one\nonce upon a time")
@@ -122,28 +125,28 @@ def test_a_file_that_is_no_store_is_refused_and_kept(points, tmp_path):
     assert store.read_text() == "chapter one\nonce upon a time"
 
 
-def test_a_failing_point_stops_the_sweep_with_its_own_error(points, tmp_path):
+def test_a_failing_point_stops_the_sweep_with_its_own_error(points: Points, tmp_path: Path) -> None:
     module, _ = points
     with pytest.raises(RuntimeError, match="no such point"):
         sweep(module.failing, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
 
 
-def test_a_row_that_is_no_mapping_of_numbers_and_texts_is_refused(tmp_path):
+def test_a_row_that_is_no_mapping_of_numbers_and_texts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="function must return a mapping"):
-        sweep(complex, {"real": [1.0]}, store=tmp_path / "store.jsonl", n_jobs=1)
+        sweep(cast(Any, complex), {"real": [1.0]}, store=tmp_path / "store.jsonl", n_jobs=1)
 
 
 @pytest.mark.parametrize(
     ("function", "grid", "named"),
     [(lambda x: {}, GRID, "function"), (3, GRID, "function"), (dict, {}, "grid"), (dict, {"x": []}, "grid")],
 )
-def test_unfit_arguments_are_refused_by_name(function, grid, named, tmp_path):
+def test_unfit_arguments_are_refused_by_name(function: Any, grid: Any, named: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"^{named} must"):
         sweep(function, grid, store=tmp_path / "store.jsonl")
     assert not list(tmp_path.iterdir())
 
 
-def test_the_store_is_readable_as_json_lines(points, tmp_path):
+def test_the_store_is_readable_as_json_lines(points: Points, tmp_path: Path) -> None:
     module, _ = points
     store = Path(tmp_path / "store.jsonl")
     sweep(module.point, GRID, store=store, n_jobs=1)
