@@ -133,7 +133,7 @@ def test_a_failing_point_stops_the_sweep_with_its_own_error(points: Points, tmp_
 
 def test_a_row_that_is_no_mapping_of_numbers_and_texts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="function must return a mapping"):
-        sweep(cast(Any, complex), {"real": [1.0]}, store=tmp_path / "store.jsonl", n_jobs=1)
+        sweep(cast("Any", complex), {"real": [1.0]}, store=tmp_path / "store.jsonl", n_jobs=1)
 
 
 @pytest.mark.parametrize(
