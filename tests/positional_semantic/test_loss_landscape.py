@@ -579,19 +579,25 @@ def test_curvatures_at_minima_are_positive(two_minima: tuple[Dataset, Fit, Fit],
     assert lowest_curvatures(dataset, np.zeros((300, 1)), 1)[0] < -1e-3  # the origin is no minimum
 
 
-@pytest.mark.parametrize("k", [1, 2])
-def test_rotations_of_a_student_of_rank_two_cost_nothing(k: int) -> None:
-    task = Task(student_rank=2, teacher_rank=2)
-    dataset = task.sample(60, 2, seed=0)
-    lowest = lowest_curvatures(dataset, minimize_risk(dataset, tolerance=1e-10).query, k)
-    assert abs(lowest[0]) < 1e-9
-    assert (lowest[1:] > 1e-5).all()
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("rank", "k"), [(2, 1), (2, 3), (3, 2), (3, 5)])
+def test_rotations_cost_nothing(rank: int, k: int, seed: int) -> None:
+    task = Task(student_rank=rank, teacher_rank=rank)
+    dataset = task.sample(30, 2, seed)
+    fit = minimize_risk(dataset, tolerance=1e-10)
+    lowest, free = lowest_curvatures(dataset, fit.query, k), rank * (rank - 1) // 2
+    assert (np.abs(lowest[:free]) < 1e-9).all()
+    assert (lowest[free:] > 1e-5).all()
+    dense = np.linalg.eigvalsh(EmpiricalRisk(dataset).hessian(fit.query) @ np.eye(30 * rank))
+    np.testing.assert_allclose(lowest, dense[:k], rtol=0, atol=1e-8 * dense[-1])
 
 
 def test_fewer_equations_than_unknowns_leave_the_curvature_of_the_penalty() -> None:
     dataset = Task(regularization=0.02).sample(100, 0.1, seed=28)
     dense = np.linalg.eigvalsh(EmpiricalRisk(dataset).hessian(minimize_risk(dataset).query) @ np.eye(100))
     assert np.isclose(dense, 0.02, rtol=1e-9).sum() >= 100 - 2 * dataset.n_samples
+    lowest = lowest_curvatures(dataset, minimize_risk(dataset).query, 40)
+    np.testing.assert_allclose(lowest, dense[:40], rtol=1e-6)  # many of them the same
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
