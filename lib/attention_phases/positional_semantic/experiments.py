@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_phases.positional_semantic.loss_landscape import Fit, Method, minimize_risk
+from attention_phases.positional_semantic.minimization import Fit, Method, minimize_risk
 from attention_phases.positional_semantic.teacher_student import Dataset, Task
 
 
