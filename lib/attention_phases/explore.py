@@ -58,7 +58,7 @@ def show(
     sliders = _sliders(parameters, initial or {}, labels or {})
     csv = None if data is None else _page.csv_table(data)
     painter = _Painter(draw, name, aspect)
-    return _static(painter, sliders, csv) if _page.is_static() else _live(painter, sliders)
+    return _static(painter, sliders, csv) if _page.is_static() else _live(painter, sliders, csv)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _label(parameter: str) -> str:
         return parameter.replace("_", " ")
 
 
-def _live(painter: _Painter, sliders: list[_Slider]) -> widgets.VBox:
+def _live(painter: _Painter, sliders: list[_Slider], csv: str | None) -> widgets.VBox:
     controls = {
         slider.parameter: widgets.SelectionSlider(
             options=list(zip(slider.texts, slider.choices, strict=True)),
@@ -158,7 +158,12 @@ def _live(painter: _Painter, sliders: list[_Slider]) -> widgets.VBox:
     redraw()
     for control in controls.values():
         control.observe(redraw, names="value")
-    return widgets.VBox([*controls.values(), frame])
+    links = [] if csv is None else [widgets.HTML(_csv_link(painter.name, csv))]
+    return widgets.VBox([*controls.values(), frame, *links])
+
+
+def _csv_link(name: str, csv: str) -> str:
+    return _page.download_link(name, "data", "csv", _page.data_uri("text/csv", csv))
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,7 +203,7 @@ def _static(painter: _Painter, sliders: list[_Slider], csv: str | None) -> Explo
     state = ", ".join(f"{slider.label} = {slider.texts[slider.start]}" for slider in sliders)
     links = [_page.download_link(painter.name, "this frame", "svg", _page.svg_uri(drawing))]
     if csv is not None:
-        links.append(_page.download_link(painter.name, "data", "csv", _page.data_uri("text/csv", csv)))
+        links.append(_csv_link(painter.name, csv))
     stored = "".join(f'<img src="{_page.svg_uri(frame)}" alt="{escape(text)}">' for frame, text in frames)
     controls = "".join(_control(painter.name, slider) for slider in sliders)
     html = (

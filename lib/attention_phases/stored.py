@@ -79,16 +79,23 @@ def provenance(name: str) -> str:
     return "\n".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
 
 
+def recompute(name: str, row: Mapping[str, Any] | pd.Series) -> dict[str, Any]:
+    """What the table's function gives now for a stored row, column by column; the axes are read from the row."""
+    table = TABLES[_checks.choice("name", name, list(TABLES))]
+    point = {axis: type(values[0])(row[axis]) for axis, values in table.grid.items()}
+    return dict(table.function(**point))
+
+
 def compute(name: str, folder: Path, n_jobs: int = -1) -> Path:
     """Compute a table on all of its grid and write it to `folder`. An interrupted call is resumed by the next."""
     table = TABLES[_checks.choice("name", name, list(TABLES))]
     folder.mkdir(parents=True, exist_ok=True)
     store = folder / f".{name}.jsonl"
+    head = "".join(f"# {line}\n" for line in _origin(name))
     rows = sweep(
         table.function, {axis: list(values) for axis, values in table.grid.items()}, store=store, n_jobs=n_jobs
     )
     path = folder / f"{name}.csv"
-    head = "".join(f"# {line}\n" for line in _origin(name))
     path.write_text(head + rows.to_csv(index=False, float_format="%.9g", lineterminator="\n"), encoding="utf-8")
     store.unlink()
     return path

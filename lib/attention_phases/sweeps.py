@@ -1,6 +1,7 @@
 """Sweeps: one function at every point of a grid, in parallel, kept point by point, resumed where it stopped."""
 
 import hashlib
+import inspect
 import itertools
 import json
 import os
@@ -74,9 +75,13 @@ def _one(function: Callable[..., Row], index: int, point: dict[str, Any]) -> tup
 
 
 def _header(function: Callable[..., Row], points: list[dict[str, Any]]) -> dict[str, str]:
+    """Whose points a store holds. A change of the function's own file makes it another function."""
+    source = inspect.getsourcefile(function)
+    content = b"" if source is None else Path(source).read_bytes()
     return {
         "function": f"{function.__module__}.{function.__qualname__}",
         "version": version("attention-phases"),
+        "source": hashlib.sha256(content).hexdigest(),
         "grid": hashlib.sha256(json.dumps(points).encode()).hexdigest(),
     }
 
