@@ -130,3 +130,12 @@ def test_fewer_equations_than_unknowns_leave_the_curvature_of_the_penalty() -> N
     assert np.isclose(dense, 0.02, rtol=1e-9).sum() >= 100 - 2 * dataset.n_samples
     lowest = lowest_curvatures(dataset, minimize_risk(dataset).query, 40)
     np.testing.assert_allclose(lowest, dense[:40], rtol=1e-6)  # many of them the same
+
+
+@pytest.mark.parametrize(("sigma", "d", "rank", "seed"), [(3.0, 8, 2, 13), (3.0, 3, 1, 3)])
+def test_a_relaxed_path_never_climbs_more_than_the_segment(sigma: float, d: int, rank: int, seed: int) -> None:
+    """Far from the minima a step may be too long, or the path fold up: then the segment is returned."""
+    dataset = Task(sigma=sigma, student_rank=rank, regularization=1.0).sample(d, 2, 0)
+    ends = 10 * np.random.default_rng(seed).standard_normal((2, d, rank))
+    straight = path_between(dataset, *ends, n_points=7, n_steps=0).train_loss.max()
+    assert path_between(dataset, *ends, n_points=7, n_steps=50).train_loss.max() <= straight

@@ -18,6 +18,7 @@ from attention_phases.positional_semantic import (
     EmpiricalRisk,
     Fit,
     Task,
+    lowest_curvatures,
     minimize_risk,
     order_parameters,
 )
@@ -102,7 +103,7 @@ def test_lbfgs_reaches_its_tolerance(name: str, start: Start) -> None:
         pull = np.linalg.norm(slope.gradient - task.regularization * fit.query)
         penalty = task.regularization * np.linalg.norm(fit.query)
         size = task.regularization * np.sqrt(d)
-        size += task.sigma**2 * (1 + task.sigma**2) * np.sqrt(dataset.n_samples)
+        size += task.sigma**2 * np.sqrt(dataset.n_samples)
         norm = np.linalg.norm(slope.gradient) / (pull + penalty + 1e-3 * size)
         assert norm <= 1.01 * tolerance
         assert fit.gradient_norm <= tolerance
@@ -119,6 +120,25 @@ def test_a_fit_says_what_its_query_is(task: Task) -> None:
             np.testing.assert_array_equal(getattr(fit, name), getattr(observed, name))
         np.testing.assert_allclose(gauge_rotation(dataset, fit.query), np.eye(task.student_rank), atol=1e-10)
         assert fit.trajectory is None
+
+
+@pytest.mark.parametrize("start", [np.zeros((60, 1)), np.full((60, 1), 1e-144), "far"])
+def test_the_origin_is_left_where_there_is_a_way_down(start: Any) -> None:
+    """At Q = 0 the gradient vanishes, and far out attention is saturated, so that the penalty alone leads there."""
+    dataset = Task(sigma=2.0).sample(60, 2, seed=1)
+    if isinstance(start, str):
+        start = 1e3 * np.random.default_rng(1).standard_normal((60, 1))
+    fit = minimize_risk(dataset, start)
+    assert fit.converged
+    assert lowest_curvatures(dataset, fit.query, 1)[0] > 0
+    assert fit.train_loss < EmpiricalRisk(dataset).value(np.zeros((60, 1))) / 60
+
+
+def test_the_origin_is_kept_where_it_is_the_minimum() -> None:
+    dataset = Task(regularization=10.0).sample(60, 2, seed=1)
+    fit = minimize_risk(dataset, np.zeros((60, 1)))
+    assert fit.converged
+    assert not fit.query.any()
 
 
 def test_a_minimum_is_not_above_its_neighbours() -> None:

@@ -25,10 +25,10 @@ Array = NDArray[np.float64]
 class Slope(NamedTuple):
     """Risk and gradient at one point.
 
-    `scale` is ``|X^T g|/sqrt(d) + lambda |Q| + floor``: the two parts that cancel at a stationary point,
-    and a thousandth of their natural size at ``|Q| = sqrt(d)``, which counts only where those vanish. That size is
-    ``lambda sqrt(d)`` for the one and ``sqrt(n) sigma^2 (1 + sigma^2)`` for the other, which has a part along the
-    positions and a part elsewhere.
+    `scale` is ``|X^T g|/sqrt(d) + lambda |Q| + floor``: the two parts that cancel at a stationary point, and a floor
+    that counts only where they vanish: a thousandth of ``lambda sqrt(d) + sigma^2 sqrt(n)``, of which the first is the
+    penalty's part at ``|Q| = sqrt(d)`` and the second what the losses' part is at most, in order of magnitude, where
+    attention is neither even nor saturated.
     """
 
     risk: float
@@ -46,12 +46,13 @@ class OutOfEvaluationsError(Exception):
 
 
 class EmpiricalRisk:
-    """R(Q) of a dataset, with its gradient and Hessian. Q has shape (d, r); R is of order d.
+    """R(Q) of a dataset, with its gradient and Hessian. Q is an array of shape (d, r); R is of order d.
 
     Attributes:
         n_evaluations: gradients and Hessian products computed so far; each costs the same two products with the tokens.
 
     Raises:
+        ValueError: names the argument, what it must be and what it got.
         OutOfEvaluationsError: at the gradient or Hessian product after the `max_evaluations`-th.
     """
 
@@ -61,8 +62,9 @@ class EmpiricalRisk:
         self._rows = dataset.tokens.reshape(-1, dataset.dimension)  # (n L, d), a view
         self._root = np.sqrt(dataset.dimension)
         task = dataset.task
-        size = task.sigma**2 * (1 + task.sigma**2) * np.sqrt(dataset.n_samples)
-        self._floor = 1e-3 * (task.regularization * self._root + size)
+        self._floor = 1e-3 * (task.regularization * self._root + task.sigma**2 * np.sqrt(dataset.n_samples))
+        if max_evaluations is not None:
+            _checks.integer("max_evaluations", max_evaluations, 0)
         self._max_evaluations = max_evaluations
         self.n_evaluations = 0
 
@@ -73,6 +75,7 @@ class EmpiricalRisk:
 
     def fields(self, query: Float[Array, "d r"]) -> Float[Array, "L r n"]:
         """Local fields ``(x + p) Q/sqrt(d)``, samples last."""
+        query = _checks.array("query", query, (self.dataset.dimension, self.dataset.task.student_rank))
         flat = self._rows @ query
         flat /= self._root
         return np.ascontiguousarray(np.moveaxis(flat.reshape(*self.dataset.tokens.shape[:2], -1), 0, -1))
@@ -101,6 +104,7 @@ class EmpiricalRisk:
 
     def hessian(self, query: Float[Array, "d r"]) -> LinearOperator:
         """The Hessian of R at Q, as a linear operator on flattened (d r,) directions."""
+        query = np.asarray(query, dtype=np.float64)
         fields = self.fields(query)
         strength = self.dataset.task.regularization
 

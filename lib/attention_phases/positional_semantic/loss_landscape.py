@@ -1,20 +1,23 @@
 """The shape of the empirical risk: sections, curvatures, and paths between minima."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import make_interp_spline
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
+from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk, inverse_curvature
 from attention_phases.positional_semantic.teacher_student import Dataset
 
 Array = NDArray[np.float64]
 
+_DENSE = 400  # rows of a Hessian that is still cheap as a matrix
 _PARALLEL = 1e-9  # sine of an angle below which two students are on one line
 
 
@@ -93,14 +96,17 @@ def lowest_curvatures(dataset: Dataset, query: Float[ArrayLike, "d r"], k: int =
 
     All positive at a minimum, but for the r (r - 1)/2 zeros that the invariance Q -> Q O makes where r > 1.
 
+    Their error is some 1e-8 of the largest curvature.
+
     Raises:
         ValueError: names the argument, what it must be and what it got.
+        ConvergenceError: Lanczos' method stopped before that; `last` has the curvatures that it found.
     """
     risk = EmpiricalRisk(dataset)
     query = _checks.array("query", query, (dataset.dimension, dataset.task.student_rank))
     k = _checks.integer("k", k, 1, query.size)
     hessian = risk.hessian(query)
-    if 2 * k >= query.size:  # the whole matrix costs less than Lanczos' method
+    if query.size <= max(_DENSE, 2 * k):  # the whole matrix costs less than Lanczos' method
         values: Array = np.linalg.eigvalsh(hessian @ np.eye(query.size))[:k]
         return values
     inverse = inverse_curvature(risk, query)
@@ -116,7 +122,11 @@ def lowest_curvatures(dataset: Dataset, query: Float[ArrayLike, "d r"], k: int =
             return result
 
         operator = LinearOperator(hessian.shape, matvec=product, dtype=np.float64)
-        pair: tuple[Array, Array] = eigsh(operator, k=k, which="SA", v0=rng.standard_normal(query.size), tol=1e-8)
+        start = rng.standard_normal(query.size)
+        try:
+            pair: tuple[Array, Array] = eigsh(operator, k=k, which="SA", v0=start, tol=1e-8)
+        except ArpackNoConvergence as error:
+            raise ConvergenceError(f"no curvatures: {error}", error.eigenvalues - shift, math.nan) from None
         return pair
 
     values, vectors = lowest(k, np.empty((query.size, 0)))
@@ -154,8 +164,9 @@ def path_between(
     """The straight segment between two minima (`n_steps` = 0), or a path that climbs less.
 
     The string method (E, Ren, Vanden-Eijnden 2007, simplified form): the inner points make a step of gradient descent,
-    its length the inverse of the largest curvature at the two ends, and are spread evenly along their line again;
-    `n_steps` times. The result is a path, not the best one: the landscape between the minima is rough.
+    its length the inverse of the largest curvature at the two ends (where the risk would rise: none), and are spread
+    evenly along their line again; `n_steps` times, or until two points meet. The result is a path, not the best one:
+    the landscape between the minima is rough. It is the straight segment, if that climbs less.
 
     Raises:
         ValueError: names the argument, what it must be and what it got.
@@ -170,12 +181,23 @@ def path_between(
     rate = min(inverse_curvature(risk, end) for end in (first, second))
     evenly = np.linspace(0, 1, n_points)
     queries = (1 - evenly[:, None, None]) * first + evenly[:, None, None] * second
+    straight = queries.copy()
     for _ in range(n_steps):
         for query in queries[1:-1]:
-            query -= rate * risk.slope(query).gradient
-        queries[1:-1] = make_interp_spline(_arc(queries), queries, k=1)(evenly[1:-1])
-    train_loss = np.array([risk.value(query) for query in queries]) / dataset.dimension
-    return RiskPath(queries, _arc(queries), train_loss)
+            slope = risk.slope(query)
+            candidate = query - rate * slope.gradient
+            if risk.value(candidate) < slope.risk:
+                query[:] = candidate
+        arc = _arc(queries)
+        if np.diff(arc).min() <= 0:
+            break
+        queries[1:-1] = make_interp_spline(arc, queries, k=1)(evenly[1:-1])
+    paths = [RiskPath(path, _arc(path), _losses(risk, path)) for path in (queries, straight)]
+    return min(paths, key=lambda path: path.train_loss.max())
+
+
+def _losses(risk: EmpiricalRisk, queries: Float[Array, "k d r"]) -> Float[Array, " k"]:
+    return np.array([risk.value(query) for query in queries]) / risk.dataset.dimension
 
 
 def _arc(queries: Float[Array, "k d r"]) -> Float[Array, " k"]:

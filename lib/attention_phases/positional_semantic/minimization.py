@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import OptimizeResult, minimize
-from scipy.sparse.linalg import minres
+from scipy.sparse.linalg import eigsh, minres
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
@@ -97,6 +97,9 @@ def minimize_risk(
     must_converge: bool = True,
 ) -> Fit:
     """A minimum of the empirical risk R(Q), from a given start.
+
+    What is checked is the gradient: a point that has converged is stationary. A descent ends at a saddle only if it is
+    started on its ridge; at the origin, which is always stationary, "lbfgs" looks for a way down.
 
     Args:
         dataset: the samples.
@@ -254,14 +257,42 @@ class _Descending:
 def _lbfgs(descent: _Descending, tolerance: float) -> None:
     """L-BFGS after a few steps of gradient descent, and a few of Newton's method after it where they are needed.
 
-    The basins are rough inside: they hold many minima. The first steps of L-BFGS alone are long, and often end in a
-    higher one of them than plain gradient descent; after a start along the gradient they do not. At the end, the line
-    search compares risks, and near a minimum their differences drown in rounding; Newton's steps do not.
+    The basins hold many minima. The first steps of L-BFGS alone are long, and often end in a higher one of them than
+    plain gradient descent; after a start along the gradient they do not. At the end, the line search compares risks,
+    and near a minimum their differences drown in rounding; Newton's steps do not. The origin is a stationary point of
+    every risk, and seldom a minimum: a descent that ends there goes on along the softest direction, if that leads down.
     """
     with contextlib.suppress(OutOfEvaluationsError):
-        for method in (_follow_gradient, _quasi_newton, _newton):
-            if descent.slope.relative_norm > tolerance:
-                method(descent, tolerance)
+        if not _at_origin(descent.query):
+            _descend(descent, tolerance)
+        if _at_origin(descent.query) and _leave_origin(descent):
+            _descend(descent, tolerance)
+
+
+def _descend(descent: _Descending, tolerance: float) -> None:
+    for method in (_follow_gradient, _quasi_newton, _newton):
+        if descent.slope.relative_norm > tolerance:
+            method(descent, tolerance)
+
+
+def _at_origin(query: Float[Array, "d r"]) -> bool:
+    return bool(np.linalg.norm(query) < 1e-6 * np.sqrt(len(query)))
+
+
+def _leave_origin(descent: _Descending) -> bool:
+    """Make a small step from Q = 0 along the direction of lowest curvature, if that is negative."""
+    shape = descent.query.shape
+    hessian, size = descent.risk.hessian(np.zeros(shape)), descent.query.size
+    if size < 10:  # too few for Lanczos' method
+        values, vectors = np.linalg.eigh(hessian @ np.eye(size))
+    else:
+        start = np.random.default_rng(0).standard_normal(size)
+        values, vectors = eigsh(hessian, k=1, which="SA", v0=start, tol=1e-2)
+    if values[0] >= 0:
+        return False
+    candidate = 1e-3 * np.sqrt(len(descent.query)) * vectors[:, 0].reshape(shape)
+    descent.move(candidate, descent.risk.slope(candidate))
+    return True
 
 
 def _follow_gradient(descent: _Descending, tolerance: float) -> None:
