@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from attention_phases import sweeps
 from attention_phases.sweeps import sweep
+from filelock import FileLock
 
 MODULE = """
 import os, time
@@ -234,6 +236,35 @@ def test_a_store_serves_one_sweep_at_a_time_and_no_lock_is_left(points: Points, 
     table = sweep(module.nested, {"x": [1], "store": [str(store)]}, store=store, n_jobs=1)
     assert table["refusal"][0] == f"store must not be in use by another sweep; {store} is"
     assert [file.name for file in store.parent.iterdir()] == ["store.jsonl"]
+
+
+def test_an_empty_row_in_a_store_is_damage(points: Points, tmp_path: Path) -> None:
+    module, _ = points
+    store = tmp_path / "store.jsonl"
+    sweep(module.point, GRID, store=store, n_jobs=1)
+    store.write_text(store.read_text().splitlines()[0] + '\n{"point": 0, "row": {}}\n')
+    with pytest.raises(ValueError, match="store must hold a point in each line; line 2 of"):
+        sweep(module.point, GRID, store=store, n_jobs=1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no open file")
+def test_a_lock_whose_file_its_last_owner_removed_keeps_nobody_out(
+    points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, calls = points
+
+    class Late(FileLock):
+        """Opened before the last owner removes the file, locked after it."""
+
+        def acquire(self, *args: Any, **options: Any) -> Any:
+            locked = super().acquire(*args, **options)
+            Path(self.lock_file).unlink()
+            return locked
+
+    monkeypatch.setattr(sweeps, "FileLock", Late)
+    with pytest.raises(ValueError, match="store must not be in use by another sweep"):
+        sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
+    assert not calls.read_text()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a limit on the size of files is POSIX")
