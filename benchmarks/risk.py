@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from attention_phases.positional_semantic import Dataset
-    from attention_phases.positional_semantic.loss_landscape import Start
+    from attention_phases.positional_semantic.minimization import Start
 
 D, ALPHA, SEED = 1000, 1.5, 0
 STEPS, LEARNING_RATE = 5000, 0.15  # the paper's

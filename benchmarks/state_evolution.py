@@ -8,13 +8,15 @@ overlap changes by more than 1e-4. Once as a loop over the 144 nodes, and once w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from attention_phases.positional_semantic import FixedPoint, SampleLoss, Task, solve_state_evolution
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Array = NDArray[np.float64]
 TASK = Task()
@@ -137,7 +139,7 @@ def timed(alpha: float, branch: str, accuracy: float) -> tuple[FixedPoint, float
 def worst_error(point: FixedPoint) -> float:
     """The largest relative standard error of the order parameters that do not vanish and of both errors."""
     names = ("q", "m", "V", "theta", "train_loss", "test_error")
-    return max(point.standard_error[name] / abs(getattr(point, name)) for name in names if getattr(point, name))
+    return float(max(point.standard_error[name] / abs(getattr(point, name)) for name in names if getattr(point, name)))
 
 
 def main() -> None:
@@ -147,20 +149,23 @@ def main() -> None:
             timed(2.0, branch, accuracy)
         times = []
         print(
-            f"accuracy {accuracy:g}\n{'branch':11} {'alpha':>6} {'seconds':>8} {'nodes':>8} {'largest error':>14} {'residual':>9}"
+            f"accuracy {accuracy:g}\n"
+            f"{'branch':11} {'alpha':>6} {'seconds':>8} {'nodes':>8} {'largest error':>14} {'residual':>9}"
         )
         for branch in BRANCHES:
             for alpha in ALPHAS:
                 point, seconds = timed(float(alpha), branch, accuracy)
                 times.append(seconds)
                 print(
-                    f"{branch:11} {alpha:6.2f} {seconds:8.3f} {point.n_nodes:8d} {worst_error(point):14.1e} {point.residual:9.1e}"
+                    f"{branch:11} {alpha:6.2f} {seconds:8.3f} {point.n_nodes:8d} "
+                    f"{worst_error(point):14.1e} {point.residual:9.1e}"
                 )
         print(f"median {np.median(times):.3f} s, largest {max(times):.3f} s\n")
         if accuracy == 2e-3:
             default = float(np.median(times))
     print(
-        f"textbook, alpha = 11/7\n{'branch':11} {'damping':>7} {'proximal':>11} {'seconds':>8} {'steps':>6} {'ratio':>7}  error of V"
+        "textbook, alpha = 11/7\n"
+        f"{'branch':11} {'damping':>7} {'proximal':>11} {'seconds':>8} {'steps':>6} {'ratio':>7}  error of V"
     )
     for branch, damping, start in (
         ("semantic", 0.5, Overlaps(0.1, 0.0, 15.0, 0.14)),
@@ -173,7 +178,8 @@ def main() -> None:
             seconds = time.perf_counter() - begin
             error = found.V / float(exact.V) - 1
             print(
-                f"{branch:11} {damping:7.1f} {name:>11} {seconds:8.2f} {steps:6d} {seconds / default:7.0f}  {error:+.1%}",
+                f"{branch:11} {damping:7.1f} {name:>11} {seconds:8.2f} {steps:6d} "
+                f"{seconds / default:7.1f}  {error:+.1%}",
                 flush=True,
             )
 

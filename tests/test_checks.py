@@ -129,7 +129,7 @@ def small_dataset() -> Dataset:
 REALS: dict[tuple[str, str], tuple[Any, float, float, bool]] = {
     # (function, argument): the call, the interval, and whether its lower end is excluded
     ("Task", "omega"): (lambda _, v: Task(omega=v), 0, 1, False),
-    ("Task", "sigma"): (lambda _, v: Task(sigma=v), 1e-12, 1e12, False),
+    ("Task", "sigma"): (lambda _, v: Task(sigma=v), 1e-3, 30, False),
     ("Task", "regularization"): (lambda _, v: Task(regularization=v), 0, 1e12, False),
     ("minimize_risk", "tolerance"): (
         lambda data, v: minimize_risk(data, tolerance=v, must_converge=False), 0, math.inf, True,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 import re
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
@@ -151,22 +153,41 @@ def test_a_notebook_draws_what_a_page_shows(draw: Drawer, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("static")
 def test_frames_that_weigh_too_much_are_refused(draw: Drawer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explore, "MAX_BYTES", 10_000)
-    with pytest.raises(ValueError, match=r"the 2 frames of slope must weigh at most 0.01 MB; they weigh 0.0\d MB"):
-        explore.show(draw, "slope", omega=[0.0, 1.0])
+    with pytest.raises(
+        ValueError, match=r"the 4 frames of slope must weigh at most 0.01 MB; the first \d weigh 0.0\d MB"
+    ):
+        explore.show(draw, "slope", omega=[0.0, 1.0, 2.0, 3.0])
+    assert len(draw.calls) < 4
+
+
+@pytest.mark.usefixtures("static")
+def test_fractions_are_shown_as_decimals(draw: Drawer) -> None:
+    omega: Any = [Fraction(0), Fraction(1, 4)]
+    assert "at <span>ω = 0.25</span>" in page(explore.show(draw, "slope", omega=omega, initial={"omega": 0.25}))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "parameters must be at least one list of values"),
-    ({"omega": []}, "omega must be a list of at least two numbers or texts"),
-    ({"omega": [1]}, "omega must be a list of at least two numbers or texts"),
-    ({"omega": 3}, "omega must be a list of at least two numbers or texts; got 3"),
-    ({"omega": "ab"}, "omega must be a list of at least two numbers or texts; got 'ab'"),
-    ({"omega": [1, None]}, "omega must be a list of at least two numbers or texts"),
-    ({"omega": [True, False]}, "omega must be a list of at least two numbers or texts"),
+    ({"omega": []}, "omega must be a list of at least two finite numbers or texts"),
+    ({"omega": [1]}, "omega must be a list of at least two finite numbers or texts"),
+    ({"omega": 3}, "omega must be a list of at least two finite numbers or texts; got 3"),
+    ({"omega": "ab"}, "omega must be a list of at least two finite numbers or texts; got 'ab'"),
+    ({"omega": [1, None]}, "omega must be a list of at least two finite numbers or texts"),
+    ({"omega": [True, False]}, "omega must be a list of at least two finite numbers or texts"),
     ({"omega": [0.1, 0.2, 0.1]}, "omega must have values that read differently; got 0.1 more than once"),
     ({"omega": [0, 1], "initial": {"omega": 2}}, "initial must give omega one of 0, 1; got 2"),
     ({"omega": [0, 1], "initial": {"alpha": 1}}, r"initial must name parameters \(omega\); got 'alpha'"),
     ({"omega": [0, 1], "labels": {"alpha": "a"}}, r"labels must name parameters \(omega\); got 'alpha'"),
+    ({"omega": [0, math.nan]}, "omega must be a list of at least two finite numbers"),
+    ({"omega": [0, 10**400]}, "omega must be a list of at least two finite numbers"),
+    ({"omega": range(501)}, "parameters must have at most 500 combinations of values; got 501"),
+    ({"omega": range(23), "kind": [str(n) for n in range(22)]}, "at most 500 combinations of values; got 506"),
+    ({'a"b': [0, 1]}, """parameters must have names as in Python .* got 'a"b'"""),
+    ({"omega": [0, 1], "initial": {"omega": None}}, "initial must give omega one of 0, 1; got None"),
+    ({"omega": [0, 1], "initial": {"omega": [1]}}, r"initial must give omega one of 0, 1; got \[1\]"),
+    ({"omega": [0, 1], "initial": 3}, "initial must be a dictionary from parameters; got 3"),
+    ({"omega": [0, 1], "labels": {"omega": 3}}, "labels must give omega a text; got 3"),
+    ({"omega": [0, 1], "labels": {3: "a", "b": "c"}}, r"labels must name parameters \(omega\); got 3"),
     ({"omega": [0, 1], "aspect": 0}, "aspect must be a number"),
     ({"omega": [0, 1], "data": 1}, "data must be a pandas DataFrame"),
 ]
@@ -202,6 +223,12 @@ def test_frames_of_another_size_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"draw must leave the figure's size as it is"):
         explore.show(growing, "slope", omega=[0, 1])
+
+
+def test_what_cannot_draw_is_refused() -> None:
+    nothing: Any = None
+    with pytest.raises(ValueError, match=r"^draw must be a function that draws into a figure; got None$"):
+        explore.show(nothing, "slope", omega=[0, 1])
 
 
 def test_a_name_that_is_no_slug_is_refused(draw: Drawer) -> None:

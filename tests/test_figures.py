@@ -114,6 +114,19 @@ def test_text_is_readable_at_the_width_of_the_page() -> None:
     assert min(sizes) >= 10
 
 
+@pytest.mark.parametrize(("rows", "columns", "aspect"), [(7, 1, 3), (1, 40, 0.05), (2, 1, 0.9), (1, 1, 0.6)])
+def test_many_panels_get_a_figure_of_a_possible_form(rows: int, columns: int, aspect: float) -> None:
+    fig, _ = figures.subplots(rows, columns)
+    width, height = fig.get_size_inches()
+    assert height / width == pytest.approx(aspect)
+
+
+def test_a_value_that_is_not_a_number_leaves_a_gap() -> None:
+    _, ax = figures.subplots()
+    figures.theory(ax, [0, 1, 2], [1, np.nan, 3], "semantic")
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1, np.nan, 3])
+
+
 def test_a_band_reaches_from_below_to_above_the_line() -> None:
     _, ax = figures.subplots()
     figures.theory(ax, [0, 1, 2], [1, 2, 3], "semantic", band=[0.1, 0.2, 0.3])
@@ -283,12 +296,52 @@ def test_an_index_that_means_something_is_written() -> None:
     assert _page.csv_table(named) == "alpha,theta\n1.5,0.1\n"
 
 
+def anything(value: Any) -> Any:
+    """The value, of a type that the checker does not look at."""
+    return value
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda ax: figures.look("semantics"), "look must be one of 'semantic'"),
         (lambda ax: figures.shades(6), "n must be a whole number of at least 1 and at most 5; got 6"),
         (lambda ax: figures.blank(0), "aspect must be a number"),
+        (lambda ax: figures.blank(1e-9), r"aspect must be a number in \[0.05, 3\]; got 1e-09"),
+        (
+            lambda ax: figures.theory(ax, [0, 1], [0, 1, 2], "mixed"),
+            r"y must be a list of 2 real numbers; got shape \(3,\)",
+        ),
+        (lambda ax: figures.theory(ax, [0, 1], [0, 1j], "mixed"), r"y must be a list of 2 real numbers; got \[0, 1j\]"),
+        (lambda ax: figures.theory(ax, anything([0, "a"]), [0, 1], "mixed"), "x must be a list of n real numbers"),
+        (
+            lambda ax: figures.theory(ax, [0, 1], [0, 1], "mixed", band=0.1),
+            r"band must be a list of 2 .* got shape \(\)",
+        ),
+        (lambda ax: figures.experiment(ax, [0, 1], [0], None, "mixed"), "mean must be a list of 2 real numbers"),
+        (lambda ax: figures.experiment(ax, [0, 1], [0, 1], [1], "mixed"), "standard_error must be a list of 2 real"),
+        (lambda ax: figures.heatmap(ax, [[0.5]], limits=anything((0,))), r"limits must be a real array of shape \(2\)"),
+        (lambda ax: figures.heatmap(ax, [[0.5]], limits=anything(("a", "b"))), "limits must be a real array"),
+        (lambda ax: figures.heatmap(ax, [[0.5]], limits=(0, np.inf)), "limits must be finite"),
+        (lambda ax: figures.heatmap(ax, [[0.5]], limits=(1, 0)), r"limits must be two numbers, the smaller one first"),
+        (
+            lambda ax: figures.heatmap(ax, [[0.5]], rows=["a", "b"]),
+            r"rows must name all 1 rows of matrix; got \['a', 'b'\]",
+        ),
+        (
+            lambda ax: figures.heatmap(ax, [[0.5, 0.5]], columns="ab"),
+            "columns must name all 2 columns of matrix; got 'ab'",
+        ),
+        (lambda ax: figures.plane(ax, [0, 2, 1], [0, 1], np.ones((2, 3)), "loss"), "x must rise, or fall, from each"),
+        (lambda ax: figures.plane(ax, [0, 1], [0, 0], np.ones((2, 2)), "loss"), "y must rise, or fall, from each"),
+        (
+            lambda ax: figures.show(anything(3), "line", alt=SENTENCE, data=TABLE),
+            "fig must be a matplotlib Figure; got 3",
+        ),
+        (
+            lambda ax: _page.csv_table(pd.DataFrame({"a": ["\ud800"]})),
+            r"data must have texts that UTF-8 can write; got '\\ud800'",
+        ),
         (lambda ax: figures.subplots(0, 1), "nrows must be a whole number"),
         (
             lambda ax: figures.heatmap(ax, [[0.5, 1.5]]),

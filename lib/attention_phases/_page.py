@@ -50,7 +50,11 @@ def csv_table(data: pd.DataFrame) -> str:
     if not isinstance(data, pd.DataFrame) or data.empty:
         raise ValueError(f"data must be a pandas DataFrame that is not empty; got {_checks.shown(data)}")
     counts = isinstance(data.index, pd.RangeIndex) and data.index.name is None
-    return data.to_csv(index=not counts, float_format="%.10g", lineterminator="\n")
+    csv = data.to_csv(index=not counts, float_format="%.10g", lineterminator="\n")
+    lone = re.search("[\ud800-\udfff]", csv)  # half of a pair of code units, which UTF-8 cannot write
+    if lone:
+        raise ValueError(f"data must have texts that UTF-8 can write; got {lone[0]!r}")
+    return csv
 
 
 def draw_svg(fig: Figure, name: str) -> Drawing:

@@ -8,6 +8,7 @@ frame.
 import base64
 import itertools
 import json
+import math
 import numbers
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,7 @@ from attention_phases import _checks, _page, figures
 from attention_phases._style import STYLE
 
 MAX_BYTES = 1_500_000  # all frames of one figure; a page of the book may weigh twice that
+MAX_FRAMES = 500
 OTHERS = "The book's page on the web, with JavaScript on, has sliders for the others."
 
 Value = str | float
@@ -46,19 +48,22 @@ def show(
 
     `draw(fig, **values)` draws into an empty figure, whose height over its width is `aspect`, and returns
     its text alternative, a sentence that says what is to be seen. A parameter is a list of at least two
-    numbers or texts. `initial` gives values to start from; a parameter it leaves out starts from the first of
+    finite numbers or texts. `initial` gives values to start from; a parameter it leaves out starts from the first of
     its list. `labels` gives names to sliders; by default, the name of a Greek letter becomes the letter.
     `data` is a table to download. `name` is a slug.
 
-    ValueError where one of them is unfit, or where the frames of a page weigh more than 1.5 MB.
+    ValueError where one of them is unfit, or where there are more than 500 combinations, or where the frames of
+    a page weigh more than 1.5 MB.
     """
+    if not callable(draw):
+        raise ValueError(f"draw must be a function that draws into a figure; got {_checks.shown(draw)}")
     _page.check_name(name)
     if not parameters:
         raise ValueError("parameters must be at least one list of values (omega=[0, 0.5, 1]); got none")
     sliders = _sliders(parameters, initial or {}, labels or {})
     csv = None if data is None else _page.csv_table(data)
     painter = _Painter(draw, name, aspect)
-    return _static(painter, sliders, csv) if _page.is_static() else _live(painter, sliders)
+    return _static(painter, sliders, csv) if _page.is_static() else _live(painter, sliders, csv)
 
 
 @dataclass(frozen=True)
@@ -97,30 +102,42 @@ def _sliders(
     parameters: Mapping[str, Iterable[Value]], initial: Mapping[str, Value], labels: Mapping[str, str]
 ) -> list[_Slider]:
     for argument, given in (("initial", initial), ("labels", labels)):
-        unknown = sorted(set(given) - set(parameters))
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{argument} must be a dictionary from parameters; got {_checks.shown(given)}")
+        unknown = [key for key in given if key not in parameters]
         if unknown:
-            raise ValueError(f"{argument} must name parameters ({', '.join(parameters)}); got {unknown[0]!r}")
+            raise ValueError(
+                f"{argument} must name parameters ({', '.join(parameters)}); got {_checks.shown(unknown[0])}"
+            )
+    for parameter, label in labels.items():
+        if not isinstance(label, str):
+            raise ValueError(f"labels must give {parameter} a text; got {_checks.shown(label)}")
     sliders = []
     for parameter, given_values in parameters.items():
+        if not parameter.isidentifier():
+            raise ValueError(f"parameters must have names as in Python (omega, n_samples); got {parameter!r}")
         values, texts = _values(parameter, given_values)
         start = 0
         if parameter in initial:
             wanted = initial[parameter]
-            if _text(wanted) not in texts:
+            if not _is_value(wanted) or _text(wanted) not in texts:
                 raise ValueError(
                     f"initial must give {parameter} one of {', '.join(texts)}; got {_checks.shown(wanted)}"
                 )
             start = texts.index(_text(wanted))
         sliders.append(_Slider(parameter, labels.get(parameter, _label(parameter)), values, texts, start))
+    frames = math.prod(len(slider.choices) for slider in sliders)
+    if frames > MAX_FRAMES:
+        raise ValueError(f"parameters must have at most {MAX_FRAMES} combinations of values; got {frames}")
     return sliders
 
 
 def _values(parameter: str, given: Iterable[Value]) -> tuple[list[Value], list[str]]:
-    wrong = f"{parameter} must be a list of at least two numbers or texts; got {_checks.shown(given)}"
+    wrong = f"{parameter} must be a list of at least two finite numbers or texts; got {_checks.shown(given)}"
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(wrong)
     values = [value.item() if isinstance(value, np.generic) else value for value in given]
-    if len(values) < 2 or not all(isinstance(v, str | numbers.Real) and not isinstance(v, bool) for v in values):
+    if len(values) < 2 or not all(_is_value(value) for value in values):
         raise ValueError(wrong)
     texts = [_text(value) for value in values]
     for text in texts:
@@ -129,8 +146,20 @@ def _values(parameter: str, given: Iterable[Value]) -> tuple[list[Value], list[s
     return values, texts
 
 
+def _is_value(value: object) -> bool:
+    """Whether it can be a slider's value: a text, or a finite number no larger than a float can be."""
+    if isinstance(value, str):
+        return True
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number larger than any float
+        return False
+
+
 def _text(value: Value) -> str:
-    return value if isinstance(value, str) else f"{value:g}".replace("-", "\N{MINUS SIGN}")
+    return value if isinstance(value, str) else f"{float(value):g}".replace("-", "\N{MINUS SIGN}")
 
 
 def _label(parameter: str) -> str:
@@ -140,7 +169,7 @@ def _label(parameter: str) -> str:
         return parameter.replace("_", " ")
 
 
-def _live(painter: _Painter, sliders: list[_Slider]) -> widgets.VBox:
+def _live(painter: _Painter, sliders: list[_Slider], csv: str | None) -> widgets.VBox:
     controls = {
         slider.parameter: widgets.SelectionSlider(
             options=list(zip(slider.texts, slider.choices, strict=True)),
@@ -158,7 +187,12 @@ def _live(painter: _Painter, sliders: list[_Slider]) -> widgets.VBox:
     redraw()
     for control in controls.values():
         control.observe(redraw, names="value")
-    return widgets.VBox([*controls.values(), frame])
+    links = [] if csv is None else [widgets.HTML(_csv_link(painter.name, csv))]
+    return widgets.VBox([*controls.values(), frame, *links])
+
+
+def _csv_link(name: str, csv: str) -> str:
+    return _page.download_link(name, "data", "csv", _page.data_uri("text/csv", csv))
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,22 +217,22 @@ class Explored:
 
 def _static(painter: _Painter, sliders: list[_Slider], csv: str | None) -> Explored:
     names = [slider.parameter for slider in sliders]
-    frames = [
-        painter.frame(dict(zip(names, values, strict=True)))
-        for values in itertools.product(*(slider.choices for slider in sliders))
-    ]
-    weight = sum(len(drawing.svg) for drawing, _ in frames)
-    if weight > MAX_BYTES:
-        raise ValueError(
-            f"the {len(frames)} frames of {painter.name} must weigh at most {MAX_BYTES / 1e6:g} MB; "
-            f"they weigh {weight / 1e6:.2f} MB: give fewer values or draw fewer points"
-        )
+    combinations = list(itertools.product(*(slider.choices for slider in sliders)))
+    frames, weight = [], 0
+    for values in combinations:
+        frames.append(painter.frame(dict(zip(names, values, strict=True))))
+        weight += len(frames[-1][0].svg)
+        if weight > MAX_BYTES:
+            raise ValueError(
+                f"the {len(combinations)} frames of {painter.name} must weigh at most {MAX_BYTES / 1e6:g} MB; "
+                f"the first {len(frames)} weigh {weight / 1e6:.2f} MB: give fewer values or draw fewer points"
+            )
     first = int(np.ravel_multi_index([s.start for s in sliders], [len(s.choices) for s in sliders]))
     drawing, alt = frames[first]
     state = ", ".join(f"{slider.label} = {slider.texts[slider.start]}" for slider in sliders)
     links = [_page.download_link(painter.name, "this frame", "svg", _page.svg_uri(drawing))]
     if csv is not None:
-        links.append(_page.download_link(painter.name, "data", "csv", _page.data_uri("text/csv", csv)))
+        links.append(_csv_link(painter.name, csv))
     stored = "".join(f'<img src="{_page.svg_uri(frame)}" alt="{escape(text)}">' for frame, text in frames)
     controls = "".join(_control(painter.name, slider) for slider in sliders)
     html = (

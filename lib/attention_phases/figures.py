@@ -29,6 +29,7 @@ from attention_phases._style import LOOKS, PAPER, SHADES, STYLE, Look
 WIDTH = 6.0  # inches: text of 10 pt comes out at 16.7 px where a page shows the figure 720 px wide
 LONGEST_ANNOTATED = 8  # cells of a matrix with more rows or columns are too small for their numbers
 LINEWIDTH = 1.8
+FLATTEST, TALLEST = 0.05, 3.0  # a figure's height over its width
 
 
 def subplots(nrows: int = 1, ncols: int = 1, *, aspect: float | None = None, **options: Any) -> tuple[Figure, Any]:
@@ -40,7 +41,8 @@ def subplots(nrows: int = 1, ncols: int = 1, *, aspect: float | None = None, **o
     """
     rows, columns = _checks.integer("nrows", nrows, 1), _checks.integer("ncols", ncols, 1)
     if aspect is None:
-        aspect = 0.6 if rows == columns == 1 else rows * (0.45 if columns == 1 else 0.95 / columns)
+        suitable = 0.6 if rows == columns == 1 else rows * (0.45 if columns == 1 else 0.95 / columns)
+        aspect = min(max(suitable, FLATTEST), TALLEST)
     fig = blank(aspect)
     with mpl.rc_context(STYLE):
         return fig, fig.subplots(rows, columns, **options)
@@ -48,7 +50,7 @@ def subplots(nrows: int = 1, ncols: int = 1, *, aspect: float | None = None, **o
 
 def blank(aspect: float = 0.6) -> Figure:
     """Make an empty figure of the book's width, unknown to pyplot; `aspect` is its height over its width."""
-    ratio = _checks.real("aspect", aspect, 0.0, 3.0, open_low=True)
+    ratio = _checks.real("aspect", aspect, FLATTEST, TALLEST)
     with mpl.rc_context(STYLE):
         fig = Figure(figsize=(WIDTH, WIDTH * ratio), layout="constrained")
     FigureCanvasAgg(fig)
@@ -80,12 +82,16 @@ def theory(
     band: ArrayLike | None = None,
     label: str | None = None,
 ) -> None:
-    """Draw a line through `x`, `y` (n,) and, if `band` (n,) is given, the region y - band to y + band."""
-    style, height = _look(look), np.asarray(y, dtype=float)
-    ax.plot(x, height, color=style.color, linestyle=style.linestyle, linewidth=LINEWIDTH, label=label)
-    if band is not None:
-        half = np.asarray(band, dtype=float)
-        ax.fill_between(x, height - half, height + half, color=style.color, alpha=0.2, linewidth=0)
+    """Draw a line through `x`, `y` (n,) and, if `band` (n,) is given, the region y - band to y + band.
+
+    A y that is not a number leaves a gap.
+    """
+    style, across = _look(look), _curve("x", x)
+    height = _curve("y", y, across)
+    half = None if band is None else _curve("band", band, across)
+    ax.plot(across, height, color=style.color, linestyle=style.linestyle, linewidth=LINEWIDTH, label=label)
+    if half is not None:
+        ax.fill_between(across, height - half, height + half, color=style.color, alpha=0.2, linewidth=0)
 
 
 def experiment(
@@ -97,12 +103,33 @@ def experiment(
     *,
     label: str | None = None,
 ) -> None:
-    """Draw points at `x`, `mean` (n,), with bars of one `standard_error` (n,), or none where that is None."""
-    style = _look(look)
+    """Draw points at `x`, `mean` (n,), with bars of one `standard_error` (n,), or none where that is None.
+
+    A point or bar that is not a number is left out.
+    """
+    style, across = _look(look), _curve("x", x)
+    height = _curve("mean", mean, across)
+    error = None if standard_error is None else _curve("standard_error", standard_error, across)
     ax.errorbar(
-        x, mean, standard_error, color=style.color, marker=style.marker, linestyle="none", label=label,
+        across, height, error, color=style.color, marker=style.marker, linestyle="none", label=label,
         zorder=3, markersize=5, markerfacecolor=PAPER, markeredgewidth=1.3, elinewidth=1.3, capsize=3,
     )  # fmt: skip
+
+
+def _curve(name: str, values: ArrayLike, x: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Return real numbers (n,), as many as in `x`; NaN and infinity are allowed."""
+    length = "n" if x is None else len(x)
+    wrong = f"{name} must be a list of {length} real numbers"
+    try:
+        raw = np.asarray(values)
+        real = raw.astype(float) if raw.dtype.kind in "fiuO" else None
+    except (TypeError, ValueError):
+        real = None
+    if real is None:
+        raise ValueError(f"{wrong}; got {_checks.shown(values)}")
+    if real.ndim != 1 or (x is not None and len(real) != len(x)):
+        raise ValueError(f"{wrong}; got shape {real.shape}")
+    return real
 
 
 def heatmap(
@@ -122,9 +149,12 @@ def heatmap(
     adds a colour bar of that name.
     """
     values = _checks.array("matrix", matrix, (None, None))
-    low, high = limits or (_symmetric(values) if signed else (0.0, 1.0))
+    low, high = (_symmetric(values) if signed else (0.0, 1.0)) if limits is None else _limits(limits)
+    for name, names, count in (("rows", rows, values.shape[0]), ("columns", columns, values.shape[1])):
+        if names is not None and (isinstance(names, str) or len(names) != count):
+            raise ValueError(f"{name} must name all {count} {name} of matrix; got {_checks.shown(names)}")
     slack = 1e-9 * (high - low)
-    if not low < high or values.min() < low - slack or values.max() > high + slack:
+    if values.min() < low - slack or values.max() > high + slack:
         raise ValueError(f"matrix must lie within limits ({low:g}, {high:g}); got {values.min():g} to {values.max():g}")
     annotated = max(values.shape) <= LONGEST_ANNOTATED
     mesh = ax.pcolormesh(
@@ -149,6 +179,13 @@ def heatmap(
     return mesh
 
 
+def _limits(limits: tuple[float, float]) -> tuple[float, float]:
+    low, high = _checks.array("limits", limits, (2,)).tolist()
+    if not low < high:
+        raise ValueError(f"limits must be two numbers, the smaller one first; got {_checks.shown(limits)}")
+    return low, high
+
+
 def _ink_on(ground: NDArray[np.float64]) -> str:
     """Return white or near-black, whichever contrasts more (WCAG); the dark theme exchanges neither."""
     linear = np.where(ground <= 0.04045, ground / 12.92, ((ground + 0.055) / 1.055) ** 2.4)
@@ -171,6 +208,10 @@ def plane(
     ...).
     """
     across, up = _checks.array("x", x, (None,)), _checks.array("y", y, (None,))
+    for name, places in (("x", across), ("y", up)):
+        steps = np.diff(places)
+        if not (steps > 0).all() and not (steps < 0).all():
+            raise ValueError(f"{name} must rise, or fall, from each entry to the next; got {_checks.shown(places)}")
     grid = _checks.array("values", values, (len(up), len(across)))
     if signed and "norm" not in options:
         low, high = _symmetric(grid)
@@ -235,6 +276,8 @@ def show(fig: Figure, name: str, *, alt: str, data: pd.DataFrame) -> Shown:
     sentence what is to be seen; `data` is the table behind the figure. ValueError where one of them is unfit.
     The same calls give the same bytes.
     """
+    if not isinstance(fig, Figure):
+        raise ValueError(f"fig must be a matplotlib Figure; got {_checks.shown(fig)}")
     _page.check_name(name)
     _page.check_alt("alt", alt)
     csv = _page.csv_table(data)

@@ -5,6 +5,9 @@ NAME.csv; its first lines say which command, versions and commit made it.
 """
 
 import argparse
+import hashlib
+import math
+import os
 import platform
 import subprocess
 import sys
@@ -18,7 +21,7 @@ import pandas as pd
 
 from attention_phases import _checks
 from attention_phases.positional_semantic import experiments
-from attention_phases.sweeps import sweep
+from attention_phases.sweeps import alone, sweep
 
 _REPOSITORY = Path(__file__).parents[2]
 _IN_REPOSITORY = _REPOSITORY / "book" / "data"
@@ -67,10 +70,16 @@ def load(name: str) -> pd.DataFrame:
     """The stored table of this name, a row a point of its grid.
 
     Raises:
-        ValueError: there is no table of this name.
+        ValueError: there is no table of this name, or its file has not a row for each point of the grid.
         FileNotFoundError: its file is missing; the message has the command that makes it.
     """
-    return pd.read_csv(_path(name), comment="#")
+    path = _path(name)
+    table = pd.read_csv(path, comment="#")
+    expected = math.prod(len(values) for values in TABLES[name].grid.values())
+    if len(table) != expected:
+        again = f"python -m attention_phases.stored {name} computes it again"
+        raise ValueError(f"table {name} must have {expected} rows; {path} has {len(table)}: {again}")
+    return table
 
 
 def provenance(name: str) -> str:
@@ -79,19 +88,58 @@ def provenance(name: str) -> str:
     return "\n".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
 
 
-def compute(name: str, folder: Path, n_jobs: int = -1) -> Path:
-    """Compute a table on all of its grid and write it to `folder`. An interrupted call is resumed by the next."""
+def recompute(name: str, row: Mapping[str, Any] | pd.Series) -> dict[str, Any]:
+    """What the table's function gives now for a stored row, column by column; the axes are read from the row.
+
+    Raises:
+        ValueError: there is no table of this name, or the row lacks an axis or has a value of another kind in it.
+    """
     table = TABLES[_checks.choice("name", name, list(TABLES))]
-    folder.mkdir(parents=True, exist_ok=True)
-    store = folder / f".{name}.jsonl"
-    rows = sweep(
-        table.function, {axis: list(values) for axis, values in table.grid.items()}, store=store, n_jobs=n_jobs
-    )
-    path = folder / f"{name}.csv"
+    if not isinstance(row, Mapping | pd.Series):
+        raise ValueError(f"row must be a row of table {name}; got {_checks.shown(row)}")
+    return dict(table.function(**{axis: _value(row, axis, type(values[0])) for axis, values in table.grid.items()}))
+
+
+def _value(row: Mapping[str, Any] | pd.Series, axis: str, kind: type) -> Any:
+    """The row's value on an axis, as the type that the grid has there; a whole number may come as a float."""
+    given = row.get(axis)
+    try:
+        value = kind(given)
+        same = bool(value == given)
+    except (TypeError, ValueError, OverflowError):
+        same = False
+    if not same:
+        raise ValueError(f"row[{axis!r}] must be a value of type {kind.__name__}; got {_checks.shown(given)}")
+    return value
+
+
+def compute(name: str, folder: str | os.PathLike[str], n_jobs: int = -1) -> Path:
+    """Compute a table on all of its grid and write it to `folder`. An interrupted call is resumed by the next.
+
+    Raises:
+        ValueError: names the argument; also where another call computes the table, or began it with other code.
+    """
+    table = TABLES[_checks.choice("name", name, list(TABLES))]
+    if not isinstance(folder, str | os.PathLike) or ((place := Path(folder)).exists() and not place.is_dir()):
+        raise ValueError(f"folder must be the path of a folder; got {_checks.shown(folder)}")
+    place.mkdir(parents=True, exist_ok=True)
+    store, path, part = (place / file for file in (f".{name}.jsonl", f"{name}.csv", f".{name}.csv"))
     head = "".join(f"# {line}\n" for line in _origin(name))
-    path.write_text(head + rows.to_csv(index=False, float_format="%.9g", lineterminator="\n"), encoding="utf-8")
-    store.unlink()
+    with alone(path):
+        rows = sweep(table.function, table.grid, store=store, n_jobs=n_jobs, version=_version())
+        part.write_text(head + rows.to_csv(index=False, float_format="%.9g", lineterminator="\n"), encoding="utf-8")
+        part.replace(path)  # at once: a reader finds the old table or the new one
+        store.unlink()
     return path
+
+
+def _version() -> str:
+    """The package's version and a hash of its code, for points must not be mixed with those of older code."""
+    package = Path(__file__).parent
+    code = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        code.update(f"{file.relative_to(package).as_posix()}\n".encode() + file.read_bytes())
+    return f"{version('attention-phases')}, code {code.hexdigest()}"
 
 
 def _path(name: str) -> Path:
@@ -122,6 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=default, help=f"folder to write to (default: {default})")
     parser.add_argument("--jobs", type=int, default=-1, help="processes (default: one a core)")
     options = parser.parse_args(arguments)
+    if options.jobs == 0:
+        parser.error("--jobs must be a whole number other than 0; got 0")
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out must be the path of a folder; got {options.out}")
     for name in options.names or TABLES:
         if name not in TABLES:
             parser.error(f"NAME must be one of {', '.join(TABLES)}; got {name}")

@@ -44,6 +44,11 @@ def test_an_index_that_cannot_be_reached_is_not_used(
     )
 
 
+@pytest.mark.parametrize("index", ["", "garbage", "http://a b", "https://[::1"])
+def test_what_is_no_address_is_an_index_that_cannot_be_reached(index: str) -> None:
+    assert not environment.reachable(index)
+
+
 @pytest.fixture
 def installs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The environments into which something was installed; nothing is, really."""
@@ -95,6 +100,74 @@ def test_a_new_lock_updates_the_environment_and_a_new_place_or_python_remakes_it
     assert (folder / "mark").exists() is kept
     environment.bring_up_to_date(folder)
     assert len(installs) == 2
+
+
+@pytest.mark.parametrize("content", ["", '{"inputs": ', "[]", "null", b"\xff".decode("latin-1")])
+def test_an_unreadable_stamp_counts_as_none_and_is_written_again(
+    installs: list[Path], tmp_path: Path, content: str
+) -> None:
+    folder = tmp_path / ".venv"
+    environment.bring_up_to_date(folder)
+    stamp = folder / "made-from.json"
+    good = stamp.read_text()
+    stamp.write_bytes(content.encode("latin-1"))
+    environment.bring_up_to_date(folder)
+    assert installs == [folder, folder]
+    assert stamp.read_text() == good
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == ["made-from.json"]
+
+
+@pytest.mark.parametrize("with_python", [False, True])
+def test_a_folder_of_another_maker_is_left_alone(installs: list[Path], tmp_path: Path, with_python: bool) -> None:
+    folder = tmp_path / ".venv"
+    folder.mkdir()
+    (folder / "letter.txt").touch()
+    if with_python:
+        environment.python_of(folder).parent.mkdir()
+        environment.python_of(folder).touch()
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(SystemExit, match=r"\.venv must be missing, empty or made by this set-up"):
+        environment.bring_up_to_date(folder)
+    assert sorted(folder.rglob("*")) == before
+    assert not installs
+
+
+def test_what_is_no_folder_is_refused(installs: list[Path], tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("mine")
+    link.symlink_to(tmp_path / "nowhere")
+    for place in (file, link):
+        with pytest.raises(SystemExit, match=f"{place.name} must be a folder; it is a file or a broken link"):
+            environment.bring_up_to_date(place)
+    assert file.read_text() == "mine"
+    assert link.is_symlink()
+    assert not installs
+
+
+def test_a_second_set_up_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "requirements.lock"
+    lock.touch()
+    monkeypatch.setattr(environment, "LOCK", lock)
+    program = (
+        "import environment, pathlib, sys\n"
+        f"environment.LOCK = pathlib.Path({str(lock)!r})\n"
+        "with environment.alone():\n"
+        "    print('in', flush=True)\n"
+        "    sys.stdin.readline()\n"
+    )
+    tools = Path(environment.__file__).parent
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tools, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        assert first.stdout.readline() == "in\n"
+        monkeypatch.setattr("time.sleep", lambda seconds: first.communicate("\n"))
+        with environment.alone():
+            assert first.returncode == 0
+    assert capsys.readouterr().out == "Another set-up is at work; waiting for it\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signal that ends a set-up in the middle of pip")

@@ -1,4 +1,4 @@
-"""Facts about state evolution: its averages, its fixed points, and the minima of the empirical risk that it describes."""
+"""Facts about state evolution: its averages, its fixed points, and the minima of the risk that it describes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def solved(
     return solve_state_evolution(task, alpha, branch, accuracy=accuracy, seed=seed)
 
 
-# --- the averages -----------------------------------------------------------------------------------------------------
+# --- the averages -------------------------------------------------------------------------------------------
 
 
 def brute_force_envelope(w: Array, teacher: Array, V: float, variance: float) -> Array:
@@ -94,7 +94,7 @@ def test_averages_agree_with_another_rule_and_a_brute_force_map(
     D = EXAMPLE.regularization + variance * ALPHA * V_hat
     step = state_evolution_step(EXAMPLE, ALPHA, Overlaps(q, m, V, theta))
     # the 12-point rule's own error: it changes by 0.4 % between 12 and 16 points
-    assert step.V == pytest.approx(variance / D, rel=0.01)
+    assert pytest.approx(variance / D, rel=0.01) == step.V
     if branch == "positional":
         assert step.m == pytest.approx(ALPHA * m_hat / D, rel=0.01)
     else:
@@ -140,7 +140,7 @@ def test_rotating_the_student_rotates_the_map() -> None:
     np.testing.assert_allclose(turned.theta, O.T @ there.theta, atol=0.02 * np.abs(there.theta).max())
 
 
-# --- fixed points -----------------------------------------------------------------------------------------------------
+# --- fixed points -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("branch", ["semantic", "positional", "uninformed"])
@@ -162,11 +162,11 @@ def test_the_table_of_the_running_example() -> None:
     3.5 % off in V and 1 % in theta (15.46 against 14.92, 0.1386 against 0.1400)."""
     semantic, positional = (solved(branch, accuracy=2e-4) for branch in ("semantic", "positional"))
     assert semantic.q == pytest.approx(0.09724, rel=5e-4)
-    assert semantic.V == pytest.approx(15.459, rel=5e-4)
+    assert pytest.approx(15.459, rel=5e-4) == semantic.V
     assert semantic.theta == pytest.approx(0.13857, rel=5e-4)
     assert semantic.m == 0
     assert positional.q == pytest.approx(0.04995, rel=1e-3)
-    assert positional.V == pytest.approx(13.249, rel=1e-3)
+    assert pytest.approx(13.249, rel=1e-3) == positional.V
     assert positional.m == pytest.approx(0.25524, rel=1e-3)
     assert positional.theta == 0
     assert semantic.train_loss < positional.train_loss
@@ -182,19 +182,23 @@ def test_two_roads_to_the_training_loss(branch: str, alpha: float) -> None:
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_derivative_of_the_training_loss_by_lambda(branch: str) -> None:
-    """d epsilon_t/d lambda = tr q/(2 sigma^2), with the same nodes on both sides."""
+    """d epsilon_t/d lambda = tr q/(2 sigma^2)."""
     low, here, high = (
-        solve_state_evolution(replaced(regularization=0.01 * factor), ALPHA, branch, accuracy=2e-3)  # type: ignore[arg-type]
-        for factor in (0.98, 1.0, 1.02)
+        solve_state_evolution(replaced(regularization=0.01 * factor), ALPHA, branch, accuracy=2e-4)  # type: ignore[arg-type]
+        for factor in (0.95, 1.0, 1.05)
     )
-    assert low.n_nodes == high.n_nodes == here.n_nodes
-    slope = (high.train_loss - low.train_loss) / 0.0004
-    # at fixed nodes the identity holds up to the error of the averages, which q's standard error measures
-    assert slope == pytest.approx(float(here.q) / (2 * 0.25), abs=5 * here.standard_error["q"] / (2 * 0.25))
+    slope = (high.train_loss - low.train_loss) / 0.001
+    # of this slope a loss's error of 2e-5, the largest at this accuracy, is 0.1 %, and the third derivative takes 0.1 %
+    assert slope == pytest.approx(float(here.q) / (2 * 0.25), rel=5e-3)
 
 
 def replaced(**changes: Any) -> Task:
-    values = {"omega": 0.3, "sigma": 0.5, "regularization": 0.01, "positional_attention": [[0.6, 0.4], [0.4, 0.6]]}
+    values: dict[str, Any] = {
+        "omega": 0.3,
+        "sigma": 0.5,
+        "regularization": 0.01,
+        "positional_attention": [[0.6, 0.4], [0.4, 0.6]],
+    }
     return Task(**(values | changes))
 
 
@@ -250,14 +254,14 @@ def test_many_samples_give_the_minimiser_of_the_population_risk() -> None:
 
 def test_V_hat_may_be_negative() -> None:
     point = solved("uninformed")
-    assert point.V > EXAMPLE.sigma**2 / EXAMPLE.regularization
+    assert EXAMPLE.sigma**2 / EXAMPLE.regularization < point.V
 
 
-# --- existence ----------------------------------------------------------------------------------------------------------
+# --- existence ----------------------------------------------------------------------------------------------
 
 
 def test_below_its_end_the_semantic_branch_does_not_exist() -> None:
-    with pytest.raises(NoSuchPointError, match="the semantic branch does not exist at alpha = 0.4") as caught:
+    with pytest.raises(NoSuchPointError, match=r"the semantic branch does not exist at alpha = 0\.4") as caught:
         solve_state_evolution(EXAMPLE, 0.4, "semantic")
     assert 0.5 < caught.value.alpha < 0.75
     above = solve_state_evolution(EXAMPLE, 1.1 * caught.value.alpha, "semantic", accuracy=0.01)
@@ -288,7 +292,7 @@ def test_a_root_that_is_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     assert not isinstance(caught.value, NoSuchPointError)
 
 
-# --- replica symmetry -----------------------------------------------------------------------------------------------------
+# --- replica symmetry ---------------------------------------------------------------------------------------
 
 
 def test_the_map_jumps_on_the_positional_branch() -> None:
@@ -309,7 +313,7 @@ def test_pointwise_replicon_by_hand() -> None:
     assert point.pointwise_replicon == pytest.approx(expected, rel=0.02)
 
 
-# --- the minima of the empirical risk -----------------------------------------------------------------------------------
+# --- the minima of the empirical risk -----------------------------------------------------------------------
 
 
 CASES = [
@@ -365,8 +369,8 @@ def test_the_rank_two_student_of_a_rank_one_teacher_is_best_mixed() -> None:
     task = Task(student_rank=2)
     mixed, alone = solved("mixed", 3.0, task), solved("semantic", 3.0)
     np.testing.assert_allclose(np.diag(mixed.q), [0.110, 0.014], atol=1e-3)
-    np.testing.assert_allclose(mixed.m, [0, 0.207], atol=1e-3)
-    np.testing.assert_allclose(mixed.theta, [[0.161], [0]], atol=1e-3)
+    np.testing.assert_allclose(np.asarray(mixed.m), [0, 0.207], atol=1e-3)
+    np.testing.assert_allclose(np.asarray(mixed.theta)[:, 0], [0.161, 0], atol=1e-3)
     assert mixed.train_loss < alone.train_loss
     assert mixed.test_error < alone.test_error
 
@@ -386,7 +390,7 @@ def test_test_error_is_that_of_a_finite_student_as_d_grows() -> None:
     assert point.test_error == pytest.approx(error.value, rel=3e-3)
 
 
-# --- bad input ----------------------------------------------------------------------------------------------------------
+# --- bad input ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -416,7 +420,7 @@ def test_bad_input_is_refused(changes: dict[str, Any], message: str) -> None:
 def test_a_task_without_rank_or_with_a_wrong_matrix_is_refused() -> None:
     with pytest.raises(ValueError, match="student_rank must be a whole number of at least 1"):
         Task(student_rank=0)
-    with pytest.raises(ValueError, match="positional_attention must have rows that sum to 1; row 1 sums to 0.9"):
+    with pytest.raises(ValueError, match=r"positional_attention must have rows that sum to 1; row 1 sums to 0\.9"):
         Task(positional_attention=[[0.6, 0.4], [0.5, 0.4]])
 
 

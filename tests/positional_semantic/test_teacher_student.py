@@ -271,3 +271,20 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         return done.stdout
 
     assert digits(1) == digits(2)
+
+
+def test_a_dataset_does_not_change_with_the_arrays_it_was_made_from() -> None:
+    drawn = Task().sample(10, 2, 0)
+    tokens = drawn.tokens.copy()
+    dataset = Dataset(drawn.task, tokens, drawn.teacher_attention, drawn.teacher_query)
+    tokens *= 3
+    np.testing.assert_array_equal(dataset.tokens, drawn.tokens)
+    for array in (drawn.tokens, drawn.teacher_attention, drawn.teacher_query, dataset.tokens):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+@pytest.mark.parametrize("function", [order_parameters, generalization_error])
+def test_a_task_is_asked_for(function: Any) -> None:
+    with pytest.raises(ValueError, match="task must be a Task; got None"):
+        function(None, np.ones((3, 1)), np.ones((3, 1)))

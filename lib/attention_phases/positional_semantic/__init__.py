@@ -5,18 +5,16 @@ Cui, Behrens, Krzakala, Zdeborova, NeurIPS 2024, arXiv 2402.03902.
 
 from attention_phases.errors import ConvergenceError
 from attention_phases.estimates import Estimate
+from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk
 from attention_phases.positional_semantic.gamp import GampOverlaps, GampRun, gamp
 from attention_phases.positional_semantic.loss_landscape import (
-    Descent,
-    EmpiricalRisk,
-    Fit,
     RiskPath,
     RiskPlane,
     lowest_curvatures,
-    minimize_risk,
     path_between,
     risk_on_plane,
 )
+from attention_phases.positional_semantic.minimization import Descent, Fit, minimize_risk
 from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
 from attention_phases.positional_semantic.sample_loss import SampleLoss, attention
 from attention_phases.positional_semantic.state_evolution import (

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_phases.positional_semantic.loss_landscape import Fit, Method, minimize_risk
+from attention_phases import _checks
+from attention_phases.positional_semantic.minimization import Fit, Method, minimize_risk
 from attention_phases.positional_semantic.teacher_student import Dataset, Task
 
 
@@ -43,6 +44,7 @@ def valley_floor(d: int, alpha: float, seed: int, valley: str) -> dict[str, Any]
     A descent has ended in the semantic valley if theta/sigma^2 is larger than m, in size. Two minima are different
     if their losses differ by more than 1e-6 of themselves; `spread` is the relative difference of highest and lowest.
     """
+    _checks.choice("valley", valley, ("semantic", "positional"))
     dataset = _dataset(d, alpha, seed, "orthonormal")
     direction = dataset.teacher_query if valley == "semantic" else np.ones((d, 1))
     rng = np.random.default_rng([seed, 2])
@@ -52,10 +54,12 @@ def valley_floor(d: int, alpha: float, seed: int, valley: str) -> dict[str, Any]
         if (np.abs(fit.theta) / dataset.task.sigma**2 > np.abs(fit.m)) == (valley == "semantic"):
             losses.append(fit.train_loss)
     steps = np.diff(np.log(np.sort(losses)))
-    return {"descents": len(losses), "minima": 1 + int((steps > 1e-6).sum()), "spread": float(np.expm1(steps.sum()))}
+    minima = int((steps > 1e-6).sum()) + (len(losses) > 0)
+    return {"descents": len(losses), "minima": minima, "spread": float(np.expm1(steps.sum()))}
 
 
 def _dataset(d: int, alpha: float, seed: int, teacher_query: str) -> Dataset:
+    _checks.integer("seed", seed, 0)
     return Task().sample(d, alpha, np.random.default_rng([seed, 0, d]), teacher_query)
 
 

@@ -8,12 +8,10 @@ rows of one (n L, d) matrix X = (x + p). With Q the current student, one iterati
     A = -(sigma^2/d) sum_mu,l dg_l/dw_l,      V = sigma^2 (lambda + A)^-1
     Q = (X^T g/sqrt(d) + Q A)(lambda + A)^-1.
 
-The per-sample loss uses the sample's own Gram matrices, so a fixed point has ``h* = X Q/sqrt(d)``, ``g = -grad ell(h*)``
-and ``lambda Q = X^T g/sqrt(d)``: it is a stationary point of the risk exactly, whatever A and V are. As d grows, the
-overlaps follow state evolution, undamped if the iteration is.
+The per-sample loss uses the sample's own Gram matrices, so a fixed point has ``h* = X Q/sqrt(d)``,
+``g = -grad ell(h*)`` and ``lambda Q = X^T g/sqrt(d)``: it is a stationary point of the risk exactly, whatever A and V
+are. As d grows, the overlaps follow state evolution, undamped if the iteration is.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
@@ -26,7 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
-from attention_phases.positional_semantic.loss_landscape import EmpiricalRisk, Start, _starting_query
+from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk
+from attention_phases.positional_semantic.minimization import Start, starting_query
 from attention_phases.positional_semantic.proximal import proximal_map
 from attention_phases.positional_semantic.teacher_student import Dataset, Seed
 
@@ -89,13 +88,14 @@ def gamp(
     """Iterate GAMP on a data set.
 
     Args:
+        dataset: the samples.
         start: as for `minimize_risk`.
         damping: in [0, 1): Q, g and A are this fraction of the old and the rest of the new. 0 follows state evolution;
             the semantic branch converges at 0.5, the positional one needs about 0.8.
         response: V at the start. Default: from the curvature of the losses at the start.
         seed: for the random numbers of the start.
-        max_iterations, tolerance: the iteration ends where the gradient of the risk is at most `tolerance`
-            (`GampRun.residual`), or after so many iterations.
+        max_iterations: after so many it gives up.
+        tolerance: it ends where the gradient of the risk (`GampRun.residual`) is at most this.
         must_converge: whether to raise where it does not get there, or to return with ``converged=False``.
 
     Raises:
@@ -109,7 +109,7 @@ def gamp(
         raise ValueError("damping must be below 1; got 1")
     max_iterations = _checks.integer("max_iterations", max_iterations, 1)
     tolerance = _checks.real("tolerance", tolerance, 0, open_low=True)
-    query = _starting_query(dataset, start, _checks.generator(seed))
+    query = starting_query(dataset, start, _checks.generator(seed))
     rows = dataset.tokens.reshape(-1, dataset.dimension)
     task, root = dataset.task, math.sqrt(dataset.dimension)
     variance, strength = task.sigma**2, task.regularization * np.eye(task.student_rank)
@@ -185,7 +185,8 @@ def _overlaps(dataset: Dataset, history: list[_State]) -> GampOverlaps:
     m = queries.mean(axis=1)
     theta = variance / d * np.einsum("tda,db->tab", queries, dataset.teacher_query)
     precisions = np.stack([state.precision for state in history])
-    V = variance * np.linalg.inv(task.regularization * np.eye(task.student_rank) + precisions)
+    D = task.regularization * np.eye(task.student_rank) + precisions
+    V = np.asarray(variance * np.linalg.inv(D), dtype=np.float64)
     if task.student_rank == task.teacher_rank == 1:
         q, m, V, theta = q[:, 0, 0], m[:, 0], V[:, 0, 0], theta[:, 0, 0]
     return GampOverlaps(q, m, V, theta)

@@ -13,17 +13,12 @@ The derivative of g follows from the stationarity of h*, with H the Hessian of e
     V^-1 (dh* - dw) = -H dh*      =>      dg/dw = -H (1 + V H)^-1.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
 from jaxtyping import Float
-from joblib import cpu_count
 from numpy.typing import ArrayLike, NDArray
 
 from attention_phases import _checks
@@ -85,9 +80,9 @@ def proximal_map(
         fields: w, (L, r, n).
         loss: ell of each sample; n samples.
         V: the response, > 0 for r = 1, else symmetric and positive definite.
-        near: the result for the same samples at fields and V a few per cent away. Its two lowest minima of each sample are
-            then followed to where they are now, and the lower one is taken: several times faster than a new search, and
-            wrong only where another minimum has become the lowest in between.
+        near: the result for the same samples at fields and V a few per cent away. Its two lowest minima of each sample
+            are then followed to where they are now, and the lower one is taken: several times faster than a new search,
+            and wrong only where another minimum has become the lowest in between.
 
     Raises:
         ValueError: names the argument, what it must be and what it got.
@@ -97,16 +92,15 @@ def proximal_map(
     w = _checks.array("fields", fields, (n_tokens, None, n))
     rank = w.shape[1]
     response = _response(V, rank)
-    precision = np.linalg.inv(response)
+    precision = np.asarray(np.linalg.inv(response), dtype=np.float64)
 
-    def block_minima(start: int) -> _Minima:
-        block = slice(start, start + _BLOCK)
+    def block_minima(block: slice) -> _Minima:
         objective, starts = _objective(w[..., block], loss.take(block), precision)
         if near is None:
             return _search(objective, w[..., block], starts)
         return _track(objective, near.minimizer[..., block], near.rival[..., block], near.rival_objective[block])
 
-    minima = _in_threads(block_minima, range(0, n, _BLOCK))
+    minima = [block_minima(slice(start, start + _BLOCK)) for start in range(0, n, _BLOCK)]
     minimizer, objective, rival, rival_objective = (np.concatenate(part, axis=-1) for part in zip(*minima, strict=True))
     residual = np.einsum("ab,lbn->lan", precision, minimizer - w)
     return ProximalPoint(minimizer, objective, residual, rival, rival_objective, response, loss)
@@ -125,17 +119,9 @@ _Minima = tuple[Float[Array, "L r n"], Float[Array, " n"], Float[Array, "L r n"]
 """The lowest minimum of each sample and its objective, and the next lowest that is somewhere else and its objective."""
 
 
-def _in_threads(function: Callable[[int], _Minima], starts: Sequence[int]) -> list[_Minima]:
-    """The results for all blocks of samples. NumPy computes without Python's lock: threads share the work."""
-    if len(starts) == 1:
-        return [function(starts[0])]
-    with ThreadPoolExecutor(min(len(starts), cpu_count())) as pool:
-        return list(pool.map(function, starts))
-
-
 def _objective(
     w: Float[Array, "L r n"], loss: SampleLoss, precision: Float[Array, "r r"]
-) -> tuple[_Objective, Float[Array, "k starts n"]]:
+) -> tuple["_Objective", Float[Array, "k starts n"]]:
     """The objective of some samples, and where to start a search of its minima besides w."""
     n_tokens, rank, n = w.shape
     if n_tokens == 2 and rank == 1:
@@ -144,7 +130,7 @@ def _objective(
     return _GeneralObjective(w, loss, precision), _general_starts(w).reshape(n_tokens * rank, -1, n)
 
 
-def _search(objective: _Objective, w: Float[Array, "L r n"], starts: Float[Array, "k starts n"]) -> _Minima:
+def _search(objective: "_Objective", w: Float[Array, "L r n"], starts: Float[Array, "k starts n"]) -> _Minima:
     """A descent from w; where that does not prove its minimum the lowest one, descents from the other starts too."""
     n = w.shape[-1]
     first, value = _descend(objective, w.reshape(-1, n))
@@ -171,7 +157,7 @@ def _search(objective: _Objective, w: Float[Array, "L r n"], starts: Float[Array
 
 
 def _track(
-    objective: _Objective,
+    objective: "_Objective",
     minimizer: Float[Array, "L r n"],
     rival: Float[Array, "L r n"],
     rival_value: Float[Array, " n"],
@@ -207,7 +193,7 @@ def _squares(a: Float[Array, "k *n"]) -> Float[Array, " *n"]:
 
 
 class _Objective(Protocol):
-    """The objective of n samples. The rows of a `state` are its value, gradient (k) and Hessian at a point, sample by sample."""
+    """The objective of n samples. The rows of a `state` are its value, gradient (k) and Hessian at a point."""
 
     stiffness: float  # the largest eigenvalue of V^-1: the scale of damping
 
@@ -322,7 +308,7 @@ class _TwoTokenObjective:
         return step
 
     def certified(self, value: Float[Array, " n"]) -> NDArray[np.bool_]:
-        """A lower minimum would lie in the disc ``|h - w|^2 <= 2 V (value - rest)``, and not if the objective is convex there.
+        """A lower minimum would lie in the disc ``|h - w|^2 <= 2 V (value - rest)``: not if all is convex there.
 
         The Hessian of ell is ``sum_i (d^2 ell/dz_i^2) grad z_i grad z_i^T + (d ell/dz_i) hess z_i``. On the disc S_ii
         changes by at most a quarter of what z_i does. The first factor is ``a S' (-3 S^2 + 2 (1 + t) S - t)``, positive
@@ -364,8 +350,8 @@ class _TwoTokenObjective:
 def _two_token_starts(w: Float[Array, "2 n"], loss: TwoTokenLoss) -> Float[Array, "2 starts n"]:
     """Points from which, from w and from minus the minimum below w, the lowest minimum is reached.
 
-    They are w/2; the projections of w on the axes and on the diagonal, where one or both of z_1, z_2 vanish; and the point
-    where S_11, S_22 have the values that ell asks for, on the side of w (h and -h have the same ell).
+    They are w/2; the projections of w on the axes and on the diagonal, where one or both of z_1, z_2 vanish; and the
+    point where S_11, S_22 have the values that ell asks for, on the side of w (h and -h have the same ell).
     """
     w1, w2 = w
     none, middle = np.zeros_like(w1), 0.5 * (w1 + w2)

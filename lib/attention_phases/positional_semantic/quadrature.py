@@ -6,8 +6,7 @@ order for what varies little from one point to the next. A random rotation and a
 unbiased estimate, but for the tail that is cut off.
 """
 
-from __future__ import annotations
-
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -65,15 +64,12 @@ class GaussianRule:
         """N, of all randomisations together."""
         return len(self.weights)
 
-    def closed_under(self, signs: Float[ArrayLike, " dimension"]) -> GaussianRule:
+    def closed_under(self, signs: Float[ArrayLike, " dimension"]) -> "GaussianRule":
         """Each randomisation together with its image under a flip of some coordinates' signs: twice as many nodes."""
         flipped = self.nodes * np.asarray(signs, dtype=np.float64)[:, None]
         ends = np.append(self.starts, self.n_nodes)
         order = np.concatenate(
-            [
-                np.r_[low:high, self.n_nodes + low : self.n_nodes + high]
-                for low, high in zip(ends[:-1], ends[1:], strict=True)
-            ]
+            [np.r_[low:high, self.n_nodes + low : self.n_nodes + high] for low, high in itertools.pairwise(ends)]
         )
         nodes = np.concatenate([self.nodes, flipped], axis=1)[:, order]
         return GaussianRule(nodes, np.tile(self.weights / 2, 2)[order], 2 * self.starts)
@@ -101,13 +97,12 @@ def lattice_rule(
 ) -> GaussianRule:
     """Randomly rotated and shifted lattices D_n inside a ball, with Gaussian weights.
 
-    Each of the `n_randomisations` has about 2^log2_nodes nodes. A smooth radial map, ``z = u (1 + 0.02 |u|^2)`` of lattice
+    Each of the randomisations has about 2^log2_nodes nodes. A smooth radial map, ``z = u (1 + 0.02 |u|^2)`` of lattice
     points u, spreads them where the weights are small. The ball grows slowly with their number, so that the tail
     outside and the discreteness inside stay of one order. What the tail would contribute is supplied, for polynomials
     in |z|^2 of degree 3, by a factor in the weights.
 
-    Args:
-        frame: orthogonal columns; the rule is finer along a longer one, in proportion to its length.
+    `frame` has orthogonal columns; the rule is finer along a longer one, in proportion to its length.
     """
     axes = np.asarray(frame, dtype=np.float64)
     lengths = np.linalg.norm(axes, axis=0)

@@ -79,8 +79,8 @@ class SampleLoss:
     ) -> tuple[Float[Array, " n"], Float[Array, "L r n"], Float[Array, "L r L r n"]]:
         """ell(h), its gradient and its second derivatives.
 
-        Each row p of S enters ell by itself, and depends on its own scores ``z_k = h_i . h_k``. With P the derivative of
-        ell with respect to z, its second derivative is ``C G C + diag P - P p^T - p P^T``, ``C = diag p - p p^T``.
+        Each row p of S enters ell by itself, and depends on its own scores ``z_k = h_i . h_k``. With P the derivative
+        of ell with respect to z, its second derivative is ``C G C + diag P - P p^T - p P^T``, ``C = diag p - p p^T``.
         """
         n_tokens, rank, n = fields.shape
         student = _attention(fields)

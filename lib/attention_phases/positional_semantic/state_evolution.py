@@ -8,38 +8,38 @@ A sample's local fields, given those of the teacher, s_l ~ N(0, sigma^2 I_t), ar
 
 with c_l = positions[l]. The proximal map (`proximal_map`) gives g_l, and with D = lambda + sigma^2 V^
 
-    q^     = alpha E sum_l g_l g_l^T                     q     = sigma^2 D^-1 (sigma^2 q^ + m^ m^T + sigma^4 theta^ theta^^T) D^-1
-    m^     = alpha E sum_l c_l g_l                       m     = D^-1 m^
-    V^     = -alpha E sum_l dg_l/dw_l                    V     = sigma^2 D^-1
-    theta^ = alpha E sum_l dg_l/ds_l                     theta = sigma^4 D^-1 theta^.
+    q^     = alpha E sum_l g_l g_l^T       q     = sigma^2 D^-1 (sigma^2 q^ + m^ m^^T + sigma^4 theta^ theta^^T) D^-1
+    m^     = alpha E sum_l c_l g_l         m     = D^-1 m^
+    V^     = -alpha E sum_l dg_l/dw_l      V     = sigma^2 D^-1
+    theta^ = alpha E sum_l dg_l/ds_l       theta = sigma^4 D^-1 theta^.
 
 g = -dM/dw is minus the gradient of the Moreau envelope M, the minimised objective, which is continuous where g jumps.
 Gaussian integration by parts moves all derivatives onto the weights,
 
-    m^ = -alpha kappa^(-1/2) E sum_l c_l zeta_l M,    V^ = alpha kappa^(-1/2) E[sum_l (zeta_l zeta_l^T - 1) M] kappa^(-1/2),
+    m^ = -alpha kappa^(-1/2) E sum_l c_l zeta_l M,
+    V^ = alpha kappa^(-1/2) E[sum_l (zeta_l zeta_l^T - 1) M] kappa^(-1/2),
     theta^ = (V^ theta - alpha kappa^(-1/2) E sum_l zeta_l s_l^T M)/sigma^2,
 
 or, with one derivative left (Stein's form), V^ = -alpha E[sum_l g_l zeta_l^T] kappa^(-1/2) and
-theta^ = (V^ theta + alpha E sum_l g_l s_l^T)/sigma^2. Both hold with jumps; the mean of the pointwise derivative does not.
-On a lattice, averages of M converge about eight times faster than those of g where g jumps; with Sobol points, or where
+theta^ = (V^ theta + alpha E sum_l g_l s_l^T)/sigma^2. Both hold with jumps; the mean of the pointwise derivative does
+not. On a lattice, averages of M converge about eight times faster than those of g where g jumps;
+with Sobol points, or where
 kappa is small, those of g are better. The solutions are the stationary points of
 
     epsilon_t = alpha E[min_h ...] + (tr q^ V - tr V^ q)/2 + m^ m + tr theta^^T theta
-                - tr D^-1 (sigma^2 q^ + m^ m^T + sigma^4 theta^ theta^^T)/2
+                - tr D^-1 (sigma^2 q^ + m^ m^^T + sigma^4 theta^ theta^^T)/2
 
 in all eight variables (`free_energy`), where this equals ``alpha E ell(h*) + lambda tr q/(2 sigma^2)``.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
@@ -56,13 +56,12 @@ _BRANCHES = ("semantic", "positional", "mixed", "uninformed")
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
 _VANISHING = 0.02  # overlaps below this (as cosines) are taken for zero
 _PREFERENCE = 3.0  # how much more averages by parts may scatter
-_CLOSE = 0.05  # relative change of the unknowns over which the minima of the samples are followed
 _GAIN = 1.3  # errors shrink about by this many powers of two with each doubling of the nodes
 _SEARCH = 12  # log2 of the number of nodes with which a branch is searched and followed
 _FINEST = 21
 _MOST_PLACES = 200  # on the way along a branch
 _REPLICAS = 8  # independent randomisations of the nodes
-_DIFFERENCES = np.array([[1.0, 2.0], [1.0, -2.0]])  # attention of two tokens varies faster with their difference
+_DIFFERENCES = np.array([[1.0, 1.5], [1.0, -1.5]])  # attention of two tokens varies faster with their difference
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +88,7 @@ class _Point:
     theta: Float[Array, "r t"]
 
     @classmethod
-    def of(cls, task: Task, overlaps: Overlaps) -> _Point:
+    def of(cls, task: Task, overlaps: Overlaps) -> "_Point":
         r, t = task.student_rank, task.teacher_rank
         shapes = {"q": (r, r), "m": (r,), "V": (r, r), "theta": (r, t)}
         arrays = {}
@@ -239,7 +238,16 @@ def _model(task: Task, log2_nodes: int, seed: int) -> _Model:
 def state_evolution_step(
     task: Task, alpha: float, overlaps: Overlaps, *, log2_nodes: int = 16, seed: int = 0
 ) -> Overlaps:
-    """One application of the map, undamped."""
+    """One application of the map, undamped, with about 2^log2_nodes nodes.
+
+    Raises:
+        ValueError: names the argument, what it must be and what it got.
+    """
+    if not isinstance(task, Task):
+        raise ValueError(f"task must be a Task; got {_checks.shown(task)}")
+    alpha = _checks.real("alpha", alpha, 0, open_low=True)
+    log2_nodes = _checks.integer("log2_nodes", log2_nodes, 8, _FINEST)
+    seed = _checks.integer("seed", seed, 0)
     point = _Point.of(task, overlaps)
     averages = _model(task, log2_nodes, seed).averages(point)
     return _step(task, alpha, averages).public()
@@ -281,7 +289,7 @@ class _Branch:
         self.theta_columns = list(range(aligned))
         self.n_logarithms = 2 * r
         self.size = 2 * r + len(self.m_columns) + len(self.theta_columns)
-        # the sign of det J where each equation is governed by its own unknown, as it is for large alpha; it changes at a fold
+        # the sign of det J where its own unknown governs each equation, as for large alpha; it changes at a fold
         self.orientation = (-1) ** (self.size - r)
 
     def guess(self, alpha: float) -> Float[Array, " k"]:
@@ -330,7 +338,7 @@ class _Branch:
         columns = self.m_columns + self.theta_columns
         return np.concatenate([x[: 2 * r], cosines / size[columns]])
 
-    def alpha_slope(self, at: _Evaluation) -> Float[Array, " k"]:
+    def alpha_slope(self, at: "_Evaluation") -> Float[Array, " k"]:
         """Derivatives of the defects with respect to log alpha, in which all hats are linear."""
         task = self.task
         result = at.defect + 1
@@ -379,8 +387,10 @@ class _Evaluation:
 class _Equations:
     """The equations of a branch with fixed nodes: smooth functions of the unknowns, but for q^ where h* jumps."""
 
-    def __init__(self, branch: _Branch, log2_nodes: int, seed: int) -> None:
-        self.branch, self._model = branch, _model(branch.task, log2_nodes, seed)
+    def __init__(self, branch: _Branch, log2_nodes: int, seed: int, follow: float = 0.05) -> None:
+        """`follow`: over what relative change of the unknowns the samples' minima are followed, not searched anew."""
+        self.branch, self.seed, self._follow = branch, seed, follow
+        self._model = _model(branch.task, log2_nodes, seed)
         self._by_parts: bool | None = None  # once averages are taken by parts, they stay so
         self._searched: _Evaluation | None = None  # the last for which minima were searched, and not followed from it
         self.n_evaluations = 0
@@ -388,7 +398,7 @@ class _Equations:
     def evaluate(self, x: Float[Array, " k"], alpha: float) -> _Evaluation:
         self.n_evaluations += 1
         last = self._searched
-        close = last is not None and np.abs((x - last.x) / self.branch.scale(last.x)).max() < _CLOSE
+        close = last is not None and np.abs((x - last.x) / self.branch.scale(last.x)).max() < self._follow
         near = last.averages.proximal if last is not None and close else None
         averages = self._model.averages(self.branch.point(x), self._by_parts, near)
         self._by_parts = averages.by_parts or None
@@ -399,7 +409,7 @@ class _Equations:
         return result
 
     def jacobian(self, at: _Evaluation) -> Float[Array, "k+2 k"]:
-        """Derivatives of all rows, by differences of 1 %: wide enough for the steps of q^, and as exact as is of use."""
+        """Derivatives of all rows, by differences of 1 %: wide for the steps of q^, and exact enough."""
         scale = 0.01 * self.branch.scale(at.x)
         columns = []
         for i, step in enumerate(scale):
@@ -424,7 +434,8 @@ class _Equations:
         )
         some = np.flatnonzero(np.isfinite(proximal.rival_objective))
         kernel = np.zeros(self.n_nodes)
-        apart = _apply(np.linalg.inv(proximal.V), proximal.rival[..., some] - proximal.minimizer[..., some])
+        precision = np.asarray(np.linalg.inv(proximal.V), dtype=np.float64)
+        apart = _apply(precision, proximal.rival[..., some] - proximal.minimizer[..., some])
         distance = (proximal.rival_objective[some] - proximal.objective[some]) / np.sqrt(_trace_products(apart, apart))
         kernel[some] = np.maximum(1 - distance / width, 0) / width
         return self._model.rule.means(kernel)
@@ -469,7 +480,7 @@ class _Equations:
 
 
 class NoSuchPointError(ConvergenceError):
-    """The branch was followed towards the alpha that was asked for, and it ends before.
+    """The branch was followed towards the alpha that was asked for, and ends before. `last`: the last Overlaps on it.
 
     Attributes:
         alpha: where it ends.
@@ -492,16 +503,17 @@ class FixedPoint:
         train_loss: epsilon_t = alpha E ell(h*) + lambda tr q/(2 sigma^2).
         test_error: epsilon_g = E ell(w).
         free_energy: the variational formula of epsilon_t (module docstring): the same number by another road.
-        standard_error: of these seven, by name: how far the value may be from that of exact averages. From the scatter of
-            independent randomisations of the nodes. It does not know of errors of the replica-symmetric theory.
+        standard_error: by name, of the numbers above and of jump_density: how far the value may be from that of exact
+            averages, from the scatter of independent randomisations of the nodes. Of errors of the replica-symmetric
+            theory it knows nothing.
         residual: the largest relative change of an order parameter under one more step of the map, undamped.
         converged: whether the equations hold at these nodes to a twentieth of the accuracy that was asked for.
-        jump_density: density of the fields w on the surfaces where h* jumps: the probability that w is within a distance
-            epsilon of one is ``2 epsilon jump_density`` for small epsilon. Its standard error is in `standard_error`.
-        pointwise_replicon: alpha times the spectral radius of ``X -> V E[sum_ll' J_ll' X J_ll'^T] V``, J_ll' = dg_l/dw_l',
-            over the nodes, none of which is on a jump.
-        replicon: the same for the exact average, which is infinite where h* jumps (the square of a step's derivative): here
-            where jump_density exceeds three of its standard errors. Replica symmetry is stable where it is below 1.
+        jump_density: density of the fields w on the surfaces where h* jumps: the probability that w is within a
+            distance epsilon of one is ``2 epsilon jump_density`` for small epsilon.
+        pointwise_replicon: alpha times the spectral radius of ``X -> V E[sum_ll' J_ll' X J_ll'^T] V``, with
+            J_ll' = dg_l/dw_l', over the nodes, none of which is on a jump.
+        replicon: the same for the exact average, which is infinite where h* jumps (the square of a step's derivative):
+            here where jump_density exceeds three of its standard errors. Below 1 replica symmetry is stable.
         n_nodes, n_evaluations: how many nodes, and how many evaluations of the map with however many nodes.
     """
 
@@ -547,11 +559,13 @@ def solve_state_evolution(
     first columns are aligned with the teacher and the next one with the positions; for r = 1 the one column with both).
     theta and m are then non-negative where their sign is free, theta is diagonal, q and V are diagonal.
 
-    The root is found by Newton's method, with few nodes first and then with as many as the accuracy takes. Where it does
-    not come out on the branch that was asked for, the branch is followed in alpha from where it does.
+    The root is found by Newton's method, with few nodes first and then with as many as the accuracy takes. Where it
+    does not come out on the branch that was asked for, the branch is followed in alpha from where it does.
 
     Args:
+        task: what is learned from what.
         alpha: n/d, > 0.
+        branch: its name.
         start: a point nearby, such as the solution at another alpha.
         accuracy: largest relative standard error of order parameters (those that do not vanish) and of both errors.
         seed: whole number; fixes the nodes.
@@ -560,8 +574,8 @@ def solve_state_evolution(
     Raises:
         ValueError: names the argument, what it must be and what it got.
         NoSuchPointError: the branch does not reach this alpha; it was followed to where it ends.
-        ConvergenceError: no solution was found, and that there is none was not shown; or the accuracy was not reached with
-            2^21 nodes. `last` is the last point (a FixedPoint, or None if there is none) and `residual` its residual.
+        ConvergenceError: no solution was found, and that there is none was not shown (`last` is None); or the accuracy
+            was not reached with 2^21 nodes (`last` is the FixedPoint, `residual` its residual).
     """
     if not isinstance(task, Task):
         raise ValueError(f"task must be a Task; got {_checks.shown(task)}")
@@ -569,7 +583,7 @@ def solve_state_evolution(
     name = _checks.choice("branch", branch, _BRANCHES)
     accuracy = _checks.real("accuracy", accuracy, 1e-6, 0.1)
     seed = _checks.integer("seed", seed, 0)
-    equations = _Equations(_Branch(task, name), _SEARCH, seed)
+    equations = _Equations(_Branch(task, name), _SEARCH, seed, follow=0.5)
     if start is None:
         at, jacobian = _find(equations, alpha)
     else:
@@ -586,7 +600,7 @@ _Found = tuple[_Evaluation, Float[Array, "k+2 k"]]
 def _on_branch(
     equations: _Equations, at: _Evaluation, jacobian: Float[Array, "k+2 k"], converged: bool
 ) -> _Found | None:
-    """A root, if it is one, and of this branch: not of what it turns into beyond a fold, and not of overlaps that are noise."""
+    """The root, if it is on this branch: not on its continuation beyond a fold, nor with overlaps that are noise."""
     branch = equations.branch
     overlaps = branch.natural(at.x)[branch.n_logarithms :]
     if not converged or (overlaps < _VANISHING).any():
@@ -619,13 +633,13 @@ def _find(equations: _Equations, alpha: float) -> _Found:
         if found is None:
             continue
         try:
-            return _follow(equations, found, alpha)
+            return _follow(_Equations(equations.branch, _SEARCH, equations.seed), found, alpha)
         except NoSuchPointError as error:
             end = end or error
     if end is not None:
         raise end
     raise ConvergenceError(
-        f"no {equations.branch.name} solution was found at alpha = {alpha:g}, nor from alpha/8 to 8 alpha to follow it from",
+        f"no {equations.branch.name} solution was found at alpha = {alpha:g}, nor from alpha/8 to 8 alpha",
         last=None,
         residual=np.inf,
     )
@@ -654,8 +668,8 @@ def _follow(equations: _Equations, start: _Found, alpha: float) -> _Found:
             raise NoSuchPointError(
                 f"the {equations.branch.name} branch does not exist at alpha = {alpha:g}: followed from "
                 f"alpha = {start[0].alpha:g}, it ends at about {end:.4g} ({reason})",
-                last=after.at.alpha,
-                residual=0.0,
+                last=equations.branch.point(before.at.x).public(),
+                residual=float(np.abs(before.at.defect).max()),
                 alpha=end,
                 reason=reason,
             )
@@ -689,7 +703,7 @@ def _turning_point(before: _Place, after: _Place) -> float:
     arc = float(np.linalg.norm(np.append((after.at.x - before.at.x) / before.scale, rise)))
     u = np.linspace(0, 1, 1001)
     cubic = (u - 2 * u**2 + u**3) * arc * a + (3 * u**2 - 2 * u**3) * rise + (u**3 - u**2) * arc * b
-    return float(before.at.alpha * np.exp((cubic.max() if a > 0 else cubic.min())))
+    return float(before.at.alpha * np.exp(cubic.max() if a > 0 else cubic.min()))
 
 
 def _walk(equations: _Equations, start: _Found, direction: float) -> Iterator[tuple[_Place, _Place]]:
@@ -787,7 +801,7 @@ def _fixed_point(
     equations: _Equations, at: _Evaluation, jacobian: Float[Array, "k+2 k"], converged: bool, n_evaluations: int
 ) -> FixedPoint:
     branch, task, size = equations.branch, equations.branch.task, equations.branch.size
-    r, variance = task.student_rank, task.sigma**2
+    variance = task.sigma**2
     point = branch.point(at.x)
     # to first order, the root that the nodes of one randomisation alone would give
     dx = -np.linalg.solve(jacobian[:size], at.rows[:size] - at.rows[:size].mean(axis=1, keepdims=True))

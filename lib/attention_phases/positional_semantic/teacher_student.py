@@ -32,7 +32,8 @@ class Task:
 
     Attributes:
         omega: weight of the positional part of the teacher's attention, in [0, 1].
-        sigma: standard deviation of each entry of a token, > 0 (in [1e-12, 1e12], so that its powers are floats).
+        sigma: standard deviation of each entry of a token, in [1e-3, 30]: outside, rounding spoils the risk, the parts
+            of which are of order 1/d (the positions) and sigma^2 (the tokens).
         regularization: lambda, the weight of ``|Q|^2/2`` in the empirical risk, in [0, 1e12].
         positional_attention: A, (L, L), row-stochastic: the teacher's positional attention. It sets L >= 2.
         student_rank: r, the number of columns of the student's query matrix Q.
@@ -67,7 +68,7 @@ class Task:
         along = evenly if positions is None else _checks.array("positions", positions, (n_tokens,))
         values = {
             "omega": _checks.real("omega", omega, 0, 1),
-            "sigma": _checks.real("sigma", sigma, 1 / _checks.LARGEST, _checks.LARGEST),
+            "sigma": _checks.real("sigma", sigma, 1e-3, 30),
             "regularization": _checks.real("regularization", regularization, 0, _checks.LARGEST),
             "positional_attention": _read_only(matrix),
             "student_rank": _checks.integer("student_rank", student_rank, 1),
@@ -114,6 +115,7 @@ class Task:
         tokens *= self.sigma
         teacher = self.teacher_attention(tokens @ query / np.sqrt(d))
         tokens += (self.positions / np.sqrt(d))[:, None]
+        tokens.flags.writeable = False  # a Dataset would make a copy
         return Dataset(self, tokens, teacher, query)
 
     def _teacher_query(self, d: int, kind: str | ArrayLike, rng: np.random.Generator) -> Float[Array, "d t"]:
@@ -148,6 +150,8 @@ class Dataset:
         teacher_attention: T(x) of each sentence, (n, L, L).
         teacher_query: Q*, (d, t).
 
+    The arrays cannot be written to; one that can is copied.
+
     Raises:
         ValueError: a shape does not fit the task, or an entry is not finite.
     """
@@ -158,17 +162,18 @@ class Dataset:
     teacher_query: Float[Array, "d t"]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, Task):
-            raise ValueError(f"task must be a Task; got {_checks.shown(self.task)}")
+        _check_task(self.task)
         n_tokens = self.task.n_tokens
         tokens = _checks.array("tokens", self.tokens, (None, n_tokens, None))
         n, _, d = tokens.shape
-        object.__setattr__(self, "tokens", np.ascontiguousarray(tokens))
+        attention_shape, query_shape = (n, n_tokens, n_tokens), (d, self.task.teacher_rank)
         for name, shape in {
-            "teacher_attention": (n, n_tokens, n_tokens),
-            "teacher_query": (d, self.task.teacher_rank),
+            "tokens": tokens.shape,
+            "teacher_attention": attention_shape,
+            "teacher_query": query_shape,
         }.items():
-            object.__setattr__(self, name, _checks.array(name, getattr(self, name), shape))
+            values = np.ascontiguousarray(_checks.array(name, getattr(self, name), shape))
+            object.__setattr__(self, name, _read_only(values) if values.flags.writeable else values)
 
     @property
     def n_samples(self) -> int:
@@ -236,6 +241,7 @@ def generalization_error(
     Raises:
         ValueError: names the argument, what it must be and what it got.
     """
+    _check_task(task)
     query = _checks.array("query", query, (None, task.student_rank))
     d = len(query)
     teacher_query = _checks.array("teacher_query", teacher_query, (d, task.teacher_rank))
@@ -278,6 +284,7 @@ def order_parameters(
     Raises:
         ValueError: names the argument, what it must be and what it got.
     """
+    _check_task(task)
     query = _checks.array("query", query, (None, task.student_rank))
     d = len(query)
     teacher_query = _checks.array("teacher_query", teacher_query, (d, task.teacher_rank))
@@ -287,6 +294,11 @@ def order_parameters(
     if task.student_rank == task.teacher_rank == 1:
         return OrderParameters(float(q[0, 0]), float(m[0]), float(theta[0, 0]))
     return OrderParameters(q, m, theta)
+
+
+def _check_task(task: object) -> None:
+    if not isinstance(task, Task):
+        raise ValueError(f"task must be a Task; got {_checks.shown(task)}")
 
 
 def _row_stochastic(name: str, value: ArrayLike) -> Float[Array, "L L"]:
