@@ -15,6 +15,7 @@ from attention_phases.positional_semantic import (
     Overlaps,
     Task,
     generalization_error,
+    map_eigenvalues,
     minimize_risk,
     solve_state_evolution,
     state_evolution,
@@ -250,6 +251,15 @@ def test_many_samples_give_the_minimiser_of_the_population_risk() -> None:
     assert point.m == pytest.approx(best.x[0], rel=2e-3)
     assert point.q == pytest.approx(0.25 * point.m**2, rel=5e-3)
     assert point.test_error == pytest.approx(best.fun, rel=2e-3)
+
+
+def test_the_map_is_unstable_along_m() -> None:
+    """About -4.65 at the positional point: what iteration needs damping for. theta decouples, as it vanishes there."""
+    point = solved("positional")
+    values = map_eigenvalues(EXAMPLE, ALPHA, point.overlaps)
+    assert len(values) == 4
+    assert values[0] == pytest.approx(-4.65, abs=0.15)
+    assert np.abs(values[1:]).max() < 1
 
 
 def test_V_hat_may_be_negative() -> None:

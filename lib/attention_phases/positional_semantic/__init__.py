@@ -21,6 +21,7 @@ from attention_phases.positional_semantic.state_evolution import (
     FixedPoint,
     NoSuchPointError,
     Overlaps,
+    map_eigenvalues,
     solve_state_evolution,
     state_evolution_step,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "gamp",
     "generalization_error",
     "lowest_curvatures",
+    "map_eigenvalues",
     "minimize_risk",
     "order_parameters",
     "path_between",
