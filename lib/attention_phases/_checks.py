@@ -56,12 +56,12 @@ def integer(name: str, value: Any, low: int, high: int | None = MOST) -> int:
     return number
 
 
-def array(name: str, value: Any, shape: tuple[int | None, ...], *, letters: str | None = None) -> NDArray[np.float64]:
+def array(name: str, value: Any, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
     """`value` as a float64 array of the given shape (None: any length >= 1), or a ValueError.
 
     No entry may be masked, infinite, not a number, or larger in size than `LARGEST`.
     """
-    expected = letters or "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
+    expected = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
     wrong = f"{name} must be a real array of shape {expected}"
     try:
         raw = np.asarray(value)
@@ -81,6 +81,12 @@ def array(name: str, value: Any, shape: tuple[int | None, ...], *, letters: str 
         entry = f"{name}[{', '.join(map(str, index))}] = {raw[index]}"
         raise ValueError(f"{name} must be finite, with entries of size at most {LARGEST:g}; got {entry}")
     return raw.astype(np.float64, copy=False)
+
+
+def instance(name: str, value: Any, kind: type) -> None:
+    """A ValueError unless `value` is of the given kind."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}; got {shown(value)}")
 
 
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ class EmpiricalRisk:
     """
 
     def __init__(self, dataset: Dataset, max_evaluations: int | None = None) -> None:
-        check_dataset(dataset)
+        _checks.instance("dataset", dataset, Dataset)
         self.dataset = dataset
         self._rows = dataset.tokens.reshape(-1, dataset.dimension)  # (n L, d), a view
         self._root = np.sqrt(dataset.dimension)
@@ -115,12 +115,6 @@ class EmpiricalRisk:
             return np.ravel(self._pull_back(change) + strength * d_query)
 
         return LinearOperator((query.size, query.size), matvec=product, rmatvec=product, dtype=np.float64)
-
-
-def check_dataset(dataset: object) -> None:
-    """ValueError unless the argument `dataset` is a Dataset."""
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"dataset must be a Dataset; got {_checks.shown(dataset)}")
 
 
 def inverse_curvature(risk: EmpiricalRisk, query: Float[Array, "d r"]) -> float:

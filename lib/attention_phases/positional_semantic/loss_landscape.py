@@ -144,7 +144,8 @@ class RiskPath:
     Attributes:
         queries: (k, d, r), equally spaced along the path, the two minima at the ends.
         arc: (k,), length along the path, from 0 to 1.
-        train_loss: (k,), R/d. Its largest value bounds from above the lowest pass between the two minima.
+        train_loss: (k,), R/d. To the resolution of the k points, its largest value bounds from above the lowest pass
+            between the two minima.
     """
 
     queries: Float[Array, "k d r"]

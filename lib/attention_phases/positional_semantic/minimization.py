@@ -18,7 +18,6 @@ from attention_phases.positional_semantic.empirical_risk import (
     EmpiricalRisk,
     OutOfEvaluationsError,
     Slope,
-    check_dataset,
     inverse_curvature,
 )
 from attention_phases.positional_semantic.teacher_student import (
@@ -57,7 +56,7 @@ class Fit:
     """A student, and what is known of it.
 
     Attributes:
-        query: Q, (d, r), in the gauge of `fix_gauge`.
+        query: Q, (d, r), in the gauge of `gauge_rotation`.
         q, m, theta: its order parameters (`OrderParameters`); floats where r = t = 1.
         train_loss: epsilon_t = R(Q)/d.
         test_error: epsilon_g (`generalization_error`), from the overlaps of this Q at this d; no fresh data.
@@ -122,7 +121,7 @@ def minimize_risk(
         ConvergenceError: "lbfgs" stopped short of the tolerance (`last` is the Fit, `residual` its gradient_norm), or
             the steps of another method diverged, that is an entry of Q grew beyond 1e12 (`last` is the Fit before).
     """
-    check_dataset(dataset)
+    _checks.instance("dataset", dataset, Dataset)
     _checks.choice("method", method, ("lbfgs", "gradient_descent", "adam"))
     tolerance = _checks.real("tolerance", tolerance, 0, open_low=True)
     max_evaluations = _checks.integer("max_evaluations", max_evaluations, 1)

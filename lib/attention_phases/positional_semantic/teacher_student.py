@@ -162,18 +162,18 @@ class Dataset:
     teacher_query: Float[Array, "d t"]
 
     def __post_init__(self) -> None:
-        _check_task(self.task)
+        _checks.instance("task", self.task, Task)
         n_tokens = self.task.n_tokens
         tokens = _checks.array("tokens", self.tokens, (None, n_tokens, None))
         n, _, d = tokens.shape
-        attention_shape, query_shape = (n, n_tokens, n_tokens), (d, self.task.teacher_rank)
-        for name, shape in {
-            "tokens": tokens.shape,
-            "teacher_attention": attention_shape,
-            "teacher_query": query_shape,
-        }.items():
-            values = np.ascontiguousarray(_checks.array(name, getattr(self, name), shape))
-            object.__setattr__(self, name, _read_only(values) if values.flags.writeable else values)
+        arrays = {
+            "tokens": tokens,
+            "teacher_attention": _checks.array("teacher_attention", self.teacher_attention, (n, n_tokens, n_tokens)),
+            "teacher_query": _checks.array("teacher_query", self.teacher_query, (d, self.task.teacher_rank)),
+        }
+        for name, values in arrays.items():
+            as_it_is = values.flags.c_contiguous and not values.flags.writeable
+            object.__setattr__(self, name, values if as_it_is else _read_only(values))
 
     @property
     def n_samples(self) -> int:
@@ -241,10 +241,8 @@ def generalization_error(
     Raises:
         ValueError: names the argument, what it must be and what it got.
     """
-    _check_task(task)
-    query = _checks.array("query", query, (None, task.student_rank))
+    query, teacher_query = _queries(task, query, teacher_query)
     d = len(query)
-    teacher_query = _checks.array("teacher_query", teacher_query, (d, task.teacher_rank))
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 0, 24)
     n_scrambles = _checks.integer("n_scrambles", n_scrambles, 2, 4096)
     rng = _checks.generator(seed)
@@ -284,10 +282,8 @@ def order_parameters(
     Raises:
         ValueError: names the argument, what it must be and what it got.
     """
-    _check_task(task)
-    query = _checks.array("query", query, (None, task.student_rank))
+    query, teacher_query = _queries(task, query, teacher_query)
     d = len(query)
-    teacher_query = _checks.array("teacher_query", teacher_query, (d, task.teacher_rank))
     q = task.sigma**2 * query.T @ query / d
     m = query.sum(axis=0) / d
     theta = task.sigma**2 * query.T @ teacher_query / d
@@ -296,9 +292,13 @@ def order_parameters(
     return OrderParameters(q, m, theta)
 
 
-def _check_task(task: object) -> None:
-    if not isinstance(task, Task):
-        raise ValueError(f"task must be a Task; got {_checks.shown(task)}")
+def _queries(
+    task: Task, query: Float[ArrayLike, "d r"], teacher_query: Float[ArrayLike, "d t"]
+) -> tuple[Float[Array, "d r"], Float[Array, "d t"]]:
+    """Student and teacher as arrays that fit the task and each other, or a ValueError."""
+    _checks.instance("task", task, Task)
+    student = _checks.array("query", query, (None, task.student_rank))
+    return student, _checks.array("teacher_query", teacher_query, (len(student), task.teacher_rank))
 
 
 def _row_stochastic(name: str, value: ArrayLike) -> Float[Array, "L L"]:
