@@ -54,6 +54,27 @@ TABLES = {
         experiments.valley_floor,
         {"d": (200, 400, 800), "alpha": (1.5,), "seed": range(12), "valley": ("semantic", "positional")},
     ),
+    "valley-lowest": Table(
+        experiments.lowest_minimum,
+        {"d": (400, 800, 1600), "alpha": (1.5,), "seed": range(16), "valley": ("positional", "semantic")},
+    ),
+    "limits": Table(
+        experiments.informed_minima,
+        {
+            "d": (250, 500, 1000, 2000),
+            "alpha": (0.5, 0.75, 1.0, 1.25, 2.0, 3.0),
+            "seed": range(16),
+            "teacher_query": ("orthonormal",),
+        },
+    ),
+    "fixed-points": Table(
+        experiments.fixed_point,
+        {
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "alpha": (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0),
+            "branch": ("semantic", "positional"),
+        },
+    ),
     "random-starts": Table(
         experiments.random_start,
         {

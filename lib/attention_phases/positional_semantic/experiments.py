@@ -1,11 +1,17 @@
-"""Finite-size experiments of the running example, one point each, for chapters, stored tables and tests alike."""
+"""Experiments and solutions of the running example, one point each, for chapters, stored tables and tests alike."""
 
 from typing import Any
 
 import numpy as np
 
 from attention_phases import _checks
+from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.minimization import Fit, Method, minimize_risk
+from attention_phases.positional_semantic.state_evolution import (
+    BranchName,
+    NoSuchPointError,
+    solve_state_evolution,
+)
 from attention_phases.positional_semantic.teacher_student import Dataset, Task
 
 
@@ -44,18 +50,58 @@ def valley_floor(d: int, alpha: float, seed: int, valley: str) -> dict[str, Any]
     A descent has ended in the semantic valley if theta/sigma^2 is larger than m, in size. Two minima are different
     if their losses differ by more than 1e-6 of themselves; `spread` is the relative difference of highest and lowest.
     """
-    _checks.choice("valley", valley, ("semantic", "positional"))
-    dataset = _dataset(d, alpha, seed, "orthonormal")
-    direction = dataset.teacher_query if valley == "semantic" else np.ones((d, 1))
-    rng = np.random.default_rng([seed, 2])
-    losses = []
-    for length, noise in zip(10 ** rng.uniform(-1, 0, 16), rng.uniform(0, 1, 16), strict=True):
-        fit = minimize_risk(dataset, length * (direction + noise * rng.standard_normal((d, 1))))
-        if (np.abs(fit.theta) / dataset.task.sigma**2 > np.abs(fit.m)) == (valley == "semantic"):
-            losses.append(fit.train_loss)
+    losses = [fit.train_loss for fit in _descents_in_valley(_dataset(d, alpha, seed, "orthonormal"), seed, valley)]
     steps = np.diff(np.log(np.sort(losses)))
     minima = int((steps > 1e-6).sum()) + (len(losses) > 0)
     return {"descents": len(losses), "minima": minima, "spread": float(np.expm1(steps.sum()))}
+
+
+def lowest_minimum(d: int, alpha: float, seed: int, valley: str) -> dict[str, Any]:
+    """The minimum from the informed start of a valley, and the lowest of it and those of 16 more descents there.
+
+    Starts as in `valley_floor`. Columns informed_m, lowest_m, ...; `descents` counts those that stayed in the valley.
+    """
+    dataset = _dataset(d, alpha, seed, "orthonormal")
+    fits = _descents_in_valley(dataset, seed, valley)
+    informed = minimize_risk(dataset, "semantic" if valley == "semantic" else "positional")
+    lowest = min([informed, *fits], key=lambda fit: fit.train_loss)
+    named = {"informed": informed, "lowest": lowest}
+    rows = {f"{name}_{column}": value for name, fit in named.items() for column, value in _row(fit).items()}
+    return rows | {"descents": len(fits)}
+
+
+def fixed_point(omega: float, alpha: float, branch: BranchName) -> dict[str, Any]:
+    """A solution of state evolution at the default accuracy, with standard errors (q_error, ...).
+
+    `status` is "solved", or why there is none: "fold" or "vanishes" (the branch ends at the alpha in `end`), or "not
+    found". All other columns are then empty.
+    """
+    columns = ("q", "m", "V", "theta", "train_loss", "test_error", "jump_density")
+    empty = dict.fromkeys([*columns, *(f"{column}_error" for column in columns), "pointwise_replicon"], np.nan)
+    try:
+        point = solve_state_evolution(Task(omega=omega), alpha, branch)
+    except NoSuchPointError as error:
+        return {"status": error.reason, "end": error.alpha} | empty
+    except ConvergenceError:
+        return {"status": "not found", "end": np.nan} | empty
+    values = {column: getattr(point, column) for column in (*columns, "pointwise_replicon")}
+    errors = {f"{column}_error": point.standard_error[column] for column in columns}
+    return {"status": "solved", "end": np.nan} | empty | values | errors
+
+
+def _descents_in_valley(dataset: Dataset, seed: int, valley: str) -> list[Fit]:
+    """The descents of `valley_floor` that end in the valley."""
+    _checks.choice("valley", valley, ("semantic", "positional"))
+    d = dataset.dimension
+    direction = dataset.teacher_query if valley == "semantic" else np.ones((d, 1))
+    rng = np.random.default_rng([seed, 2])
+    fits = [
+        minimize_risk(dataset, length * (direction + noise * rng.standard_normal((d, 1))))
+        for length, noise in zip(10 ** rng.uniform(-1, 0, 16), rng.uniform(0, 1, 16), strict=True)
+    ]
+    return [
+        fit for fit in fits if (np.abs(fit.theta) / dataset.task.sigma**2 > np.abs(fit.m)) == (valley == "semantic")
+    ]
 
 
 def _dataset(d: int, alpha: float, seed: int, teacher_query: str) -> Dataset:
