@@ -84,6 +84,7 @@ TABLES = {
             "seed": range(24),
         },
     ),
+    "gamp-steps": Table(experiments.gamp_steps, {"d": (500, 1000, 2000, 4000), "alpha": (2.0,), "seed": range(16)}),
 }
 
 

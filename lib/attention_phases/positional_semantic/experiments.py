@@ -3,16 +3,22 @@
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
 
 from attention_phases import _checks
 from attention_phases.errors import ConvergenceError
+from attention_phases.positional_semantic.gamp import gamp
 from attention_phases.positional_semantic.minimization import Fit, Method, minimize_risk
 from attention_phases.positional_semantic.state_evolution import (
     BranchName,
     NoSuchPointError,
     solve_state_evolution,
 )
-from attention_phases.positional_semantic.teacher_student import Dataset, Task
+from attention_phases.positional_semantic.teacher_student import Dataset, Seed, Task
+
+GAMP_START = {"q": 0.1, "m": 0.1, "V": 12.0, "theta": 0.1}
+GAMP_STEPS = 4
 
 
 def informed_minima(d: int, alpha: float, seed: int, teacher_query: str) -> dict[str, Any]:
@@ -102,6 +108,44 @@ def _descents_in_valley(dataset: Dataset, seed: int, valley: str) -> list[Fit]:
     return [
         fit for fit in fits if (np.abs(fit.theta) / dataset.task.sigma**2 > np.abs(fit.m)) == (valley == "semantic")
     ]
+
+
+def query_with_overlaps(
+    dataset: Dataset, q: float, m: float, theta: float, seed: Seed
+) -> Float[NDArray[np.float64], "d 1"]:
+    """A random student of rank one with exactly these order parameters, independent of the sentences.
+
+    In the span of 1_d and Q* it has what m and theta ask for; the rest of q is a random direction across that span.
+
+    Raises:
+        ValueError: names the argument, what it must be and what it got; q must exceed what m and theta take of it.
+    """
+    _checks.instance("dataset", dataset, Dataset)
+    size, places, teacher = (_checks.real(name, value) for name, value in {"q": q, "m": m, "theta": theta}.items())
+    if dataset.task.student_rank != 1 or dataset.task.teacher_rank != 1:
+        raise ValueError("dataset must be of a task with student_rank = teacher_rank = 1")
+    d, variance = dataset.dimension, dataset.task.sigma**2
+    span = np.column_stack([np.ones(d), dataset.teacher_query])
+    inside = span @ np.linalg.solve(span.T @ span, [places * d, teacher * d / variance])
+    outside = size * d / variance - inside @ inside
+    if not outside > 0:
+        raise ValueError(f"q must exceed {variance * (inside @ inside) / d:.4g}, the part of m and theta; got {size:g}")
+    across = _checks.generator(seed).standard_normal(d)
+    across -= span @ np.linalg.lstsq(span, across)[0]
+    return np.asarray((inside + across * np.sqrt(outside) / np.linalg.norm(across))[:, None])
+
+
+def gamp_steps(d: int, alpha: float, seed: int) -> dict[str, Any]:
+    """The first GAMP_STEPS steps of undamped GAMP from GAMP_START; columns q_0, m_0, V_0, theta_0, q_1, ..."""
+    dataset = _dataset(d, alpha, seed, "orthonormal")
+    q, m, V, theta = GAMP_START.values()
+    query = query_with_overlaps(dataset, q, m, theta, np.random.default_rng([seed, 3, d]))
+    run = gamp(dataset, query, damping=0, response=V, max_iterations=GAMP_STEPS, must_converge=False)
+    return {
+        f"{name}_{step}": float(getattr(run.overlaps, name)[step])
+        for step in range(GAMP_STEPS + 1)
+        for name in GAMP_START
+    }
 
 
 def _dataset(d: int, alpha: float, seed: int, teacher_query: str) -> Dataset:
