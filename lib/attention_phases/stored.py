@@ -75,6 +75,14 @@ TABLES = {
             "branch": ("semantic", "positional"),
         },
     ),
+    "copies": Table(
+        experiments.copies_apart,
+        {
+            "alpha": (0.8, 1.0, 1.25, 1.5, 2.0, 3.0),
+            "branch": ("semantic", "positional"),
+            "share": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
+        },
+    ),
     "random-starts": Table(
         experiments.random_start,
         {

@@ -16,6 +16,7 @@ from attention_phases.positional_semantic.loss_landscape import (
 )
 from attention_phases.positional_semantic.minimization import Descent, Fit, minimize_risk
 from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
+from attention_phases.positional_semantic.replica_symmetry import distance_ratio
 from attention_phases.positional_semantic.sample_loss import SampleLoss, attention
 from attention_phases.positional_semantic.state_evolution import (
     FixedPoint,
@@ -52,6 +53,7 @@ __all__ = [
     "SampleLoss",
     "Task",
     "attention",
+    "distance_ratio",
     "gamp",
     "generalization_error",
     "lowest_curvatures",

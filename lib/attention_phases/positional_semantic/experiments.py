@@ -10,6 +10,7 @@ from attention_phases import _checks
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.gamp import gamp
 from attention_phases.positional_semantic.minimization import Fit, Method, minimize_risk
+from attention_phases.positional_semantic.replica_symmetry import distance_ratio
 from attention_phases.positional_semantic.state_evolution import (
     BranchName,
     NoSuchPointError,
@@ -93,6 +94,12 @@ def fixed_point(omega: float, alpha: float, branch: BranchName) -> dict[str, Any
     values = {column: getattr(point, column) for column in (*columns, "pointwise_replicon")}
     errors = {f"{column}_error": point.standard_error[column] for column in columns}
     return {"status": "solved", "end": np.nan} | empty | values | errors
+
+
+def copies_apart(alpha: float, branch: BranchName, share: float) -> dict[str, Any]:
+    """`distance_ratio` at a solution of state evolution, and its standard error."""
+    ratio = distance_ratio(solve_state_evolution(Task(), alpha, branch), share, log2_nodes=18)
+    return {"ratio": ratio.value, "ratio_error": ratio.standard_error}
 
 
 def _descents_in_valley(dataset: Dataset, seed: int, valley: str) -> list[Fit]:
