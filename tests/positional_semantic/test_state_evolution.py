@@ -14,6 +14,7 @@ from attention_phases.positional_semantic import (
     NoSuchPointError,
     Overlaps,
     Task,
+    averages,
     generalization_error,
     map_eigenvalues,
     minimize_risk,
@@ -108,10 +109,10 @@ def test_averages_agree_with_another_rule_and_a_brute_force_map(
 @pytest.mark.parametrize("task", [EXAMPLE, OTHER])
 def test_both_forms_of_the_averages_agree(task: Task, overlaps: Overlaps) -> None:
     """By parts on a lattice, and Stein's form with Sobol points."""
-    point = state_evolution._Point.of(task, replace(overlaps, q=overlaps.q * (task.sigma / 0.5) ** 2))
-    lattice = state_evolution._model(task, 16, 0).averages(point, by_parts=True)
-    sobol = state_evolution._Model(task, sobol_rule(4, 14, 8, np.random.default_rng(3))).averages(point, by_parts=False)
-    for name in ("q_hat", "m_hat", "V_hat", "theta_hat", "loss", "envelope", "test_loss"):
+    point = averages.Point.of(task, replace(overlaps, q=overlaps.q * (task.sigma / 0.5) ** 2))
+    lattice = averages.model(task, 16, 0).averages(point, by_parts=True)
+    sobol = averages.Model(task, sobol_rule(4, 14, 8, np.random.default_rng(3))).averages(point, by_parts=False)
+    for name in ("q_hat", "m_hat", "V_hat", "theta_hat", "loss", "envelope"):
         one, other = getattr(lattice, name), getattr(sobol, name)
         error = np.hypot(one.std(axis=-1, ddof=1), other.std(axis=-1, ddof=1)) / np.sqrt(8)
         # six points, seven averages, seven degrees of freedom at the least: t beyond 7 once in a hundred runs
@@ -239,11 +240,11 @@ def test_accuracy_is_kept() -> None:
 def test_many_samples_give_the_minimiser_of_the_population_risk() -> None:
     """As alpha grows, V goes to zero and q, m to the minimum of E ell(w): Delta vanishes, so q = sigma^2 m^2."""
     point = solved("positional", 3000.0)
-    model = state_evolution._model(EXAMPLE, 14, 3)
+    model = averages.model(EXAMPLE, 14, 3)
 
     def population_risk(x: Array) -> float:
         m, q = x[0], 0.25 * x[0] ** 2 + np.exp(x[1])
-        fields = model.fields(state_evolution._Point(np.array([[q]]), np.array([m]), np.eye(1), np.zeros((1, 1))))
+        fields = model.fields(averages.Point(np.array([[q]]), np.array([m]), np.eye(1), np.zeros((1, 1))))
         return float(model.rule.means(model.loss.value(fields)).mean())
 
     best = minimize(population_risk, [0.25, -6.0], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-14})
@@ -296,7 +297,7 @@ def test_accuracy_out_of_reach_is_an_error_with_the_last_point(monkeypatch: pyte
 
 
 def test_a_root_that_is_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_evolution, "_newton_from_guess", lambda *_: None)
+    monkeypatch.setattr(state_evolution, "_root_from_guess", lambda *_: None)
     with pytest.raises(ConvergenceError, match="no semantic solution was found") as caught:
         solve_state_evolution(EXAMPLE, ALPHA, "semantic")
     assert not isinstance(caught.value, NoSuchPointError)
@@ -317,8 +318,8 @@ def test_the_map_jumps_on_the_positional_branch() -> None:
 def test_pointwise_replicon_by_hand() -> None:
     """For r = 1 it is alpha V^2 E |dg/dw|^2."""
     point = solved("semantic", 3.0)
-    model = state_evolution._model(EXAMPLE, 14, 9)
-    derivative = model.averages(state_evolution._Point.of(EXAMPLE, point.overlaps)).proximal.derivative
+    model = averages.model(EXAMPLE, 14, 9)
+    derivative = model.averages(averages.Point.of(EXAMPLE, point.overlaps)).proximal.derivative
     expected = 3.0 * float(point.V) ** 2 * model.rule.means((derivative**2).sum(axis=(0, 1, 2, 3))).mean()
     assert point.pointwise_replicon == pytest.approx(expected, rel=0.02)
 

@@ -5,6 +5,7 @@ Cui, Behrens, Krzakala, Zdeborova, NeurIPS 2024, arXiv 2402.03902.
 
 from attention_phases.errors import ConvergenceError
 from attention_phases.estimates import Estimate
+from attention_phases.positional_semantic.averages import Overlaps
 from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk
 from attention_phases.positional_semantic.gamp import GampOverlaps, GampRun, gamp
 from attention_phases.positional_semantic.loss_landscape import (
@@ -21,7 +22,6 @@ from attention_phases.positional_semantic.sample_loss import SampleLoss, attenti
 from attention_phases.positional_semantic.state_evolution import (
     FixedPoint,
     NoSuchPointError,
-    Overlaps,
     map_eigenvalues,
     solve_state_evolution,
     state_evolution_step,

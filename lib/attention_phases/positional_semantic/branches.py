@@ -1,0 +1,211 @@
+"""The branches of solutions of state evolution: their unknowns, and the equations that these solve."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from attention_phases.positional_semantic.averages import Averages, Point, kappa, model
+from attention_phases.positional_semantic.teacher_student import Task
+
+Array = NDArray[np.float64]
+BRANCHES = ("semantic", "positional", "mixed", "uninformed")
+
+
+class Branch:
+    """The unknowns of a branch, and the equations that they solve.
+
+    Flipping the sign of a column of h changes nothing, and so does flipping that of a column of s. A branch is
+    invariant under some of these flips; what is odd under them vanishes, and the columns of h are each of one kind:
+    aligned with a column of s (theta), with the positions (m), with neither, or, where r = 1, with both. This also
+    fixes the gauge: rotations of Q change the kinds. What remains are the diagonals of
+
+        Delta = V q^ V      (q = Delta + sigma^2 m m^T + theta theta^T/sigma^2)
+
+    and V, whose logarithms are the first 2 r unknowns, and the entries of m and theta that do not vanish. Each equation
+    is divided by its unknown, so that m = 0 and theta = 0, which always solve theirs, are no solutions here.
+    """
+
+    def __init__(self, task: Task, name: str) -> None:
+        r, t = task.student_rank, task.teacher_rank
+        aligned = {"semantic": min(r, t), "positional": 0, "mixed": min(t, max(r - 1, 1)), "uninformed": 0}[name]
+        place = {"semantic": None, "positional": 0, "mixed": aligned if r > 1 else 0, "uninformed": None}[name]
+        self.task, self.name = task, name
+        self.m_columns = [] if place is None else [place]
+        self.theta_columns = list(range(aligned))
+        self._n_logarithms = 2 * r
+        self.size = 2 * r + len(self.m_columns) + len(self.theta_columns)
+        # the sign of det J where its own unknown governs each equation, as for large alpha; it changes at a fold
+        self.orientation = (-1) ** (self.size - r)
+
+    def guess(self, alpha: float) -> Float[Array, " k"]:
+        """Far from any solution, but in its basin for most tasks."""
+        task = self.task
+        r, variance = task.student_rank, task.sigma**2
+        delta = 0.05 * variance / (1 + alpha / 10)
+        V = variance / (3 * task.regularization + 0.1 * variance**2 * alpha)
+        overlaps = [0.28] * len(self.m_columns) + [0.6 * variance] * len(self.theta_columns)
+        return np.concatenate([np.full(r, np.log(delta)), np.full(r, np.log(V)), overlaps])
+
+    def point(self, x: Float[Array, " k"]) -> Point:
+        """The overlaps that belong to the unknowns."""
+        task = self.task
+        r, t, variance = task.student_rank, task.teacher_rank, task.sigma**2
+        m, theta = np.zeros(r), np.zeros((r, t))
+        split = 2 * r + len(self.m_columns)
+        m[self.m_columns] = x[2 * r : split]
+        theta[self.theta_columns, self.theta_columns] = x[split:]
+        q = np.diag(np.exp(x[:r])) + variance * np.outer(m, m) + theta @ theta.T / variance
+        return Point(q, m, np.diag(np.exp(x[r : 2 * r])), theta)
+
+    def unknowns(self, point: Point) -> Float[Array, " k"]:
+        """The unknowns of a point that was given as a start. ValueError where it has none."""
+        variance = self.task.sigma**2
+        delta = np.diag(point.q - variance * np.outer(point.m, point.m) - point.theta @ point.theta.T / variance)
+        V = np.diag(point.V)
+        overlaps = np.concatenate([point.m[self.m_columns], point.theta[self.theta_columns, self.theta_columns]])
+        if delta.min() <= 0 or V.min() <= 0:
+            raise ValueError(
+                "start must have V > 0 and q > sigma^2 m m^T + theta theta^T/sigma^2; "
+                f"got V = {V.tolist()} and a difference of {delta.tolist()}"
+            )
+        if not overlaps.all():
+            raise ValueError(
+                f"start must have overlaps that do not vanish on the {self.name} branch; got {overlaps.tolist()}"
+            )
+        return np.concatenate([np.log(delta), np.log(V), overlaps])
+
+    def cosines(self, x: Float[Array, " k"]) -> Float[Array, " overlaps"]:
+        """The overlaps as cosines of Q with 1_d and Q*."""
+        task, r = self.task, self.task.student_rank
+        size = np.sqrt(np.diag(self.point(x).q)) / task.sigma  # |Q|/sqrt(d), by column
+        split = 2 * r + len(self.m_columns)
+        overlaps = np.concatenate([x[2 * r : split], x[split:] / task.sigma**2])
+        return np.asarray(overlaps / size[self.m_columns + self.theta_columns])
+
+    def parameter_slope(self, at: "Evaluation") -> Float[Array, " k"]:
+        """Derivatives of the defects with respect to log alpha, in which all hats are linear."""
+        task = self.task
+        result = at.values[: self.size] + 1
+        V = np.exp(at.x[task.student_rank : self._n_logarithms])
+        result[task.student_rank : self._n_logarithms] -= V * task.regularization / task.sigma**2
+        return result
+
+    def scale(self, x: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Changes of the unknowns are relative to this: 1 for logarithms, themselves for the others."""
+        return np.concatenate([np.ones(self._n_logarithms), np.abs(x[self._n_logarithms :])])
+
+    def defects(self, x: Float[Array, " k"], alpha: float, averages: Averages) -> Float[Array, "k R"]:
+        """How far each equation is from holding, relative to its unknown, for averages over R randomisations."""
+        task, point = self.task, self.point(x)
+        variance = task.sigma**2
+        V, delta = np.diag(point.V)[:, None], np.exp(x[: task.student_rank])[:, None]
+        diagonal = np.arange(task.student_rank)
+        rows = [
+            V**2 * alpha * averages.q_hat[diagonal, diagonal] / delta - 1,
+            V * (task.regularization / variance + alpha * averages.V_hat[diagonal, diagonal]) - 1,
+        ]
+        if self.m_columns:
+            k = self.m_columns
+            rows.append(V[k] / variance * alpha * averages.m_hat[k] / point.m[k, None] - 1)
+        if self.theta_columns:
+            k = self.theta_columns
+            rows.append(V[k] * variance * alpha * averages.theta_hat[k, k] / point.theta[k, k][:, None] - 1)
+        return np.concatenate(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The equations of a branch at one point; the parameter is log alpha.
+
+    `rows`, (k + 1, R), are by each randomisation the k defects and alpha E ell(h*); `values` are their means.
+    """
+
+    x: Float[Array, " k"]
+    parameter: float
+    rows: Float[Array, "k+1 R"]
+    averages: Averages
+
+    @cached_property
+    def values(self) -> Float[Array, " k+1"]:
+        """Means over the randomisations."""
+        return np.asarray(self.rows.mean(axis=1))
+
+    @property
+    def alpha(self) -> float:
+        """n/d."""
+        return float(np.exp(self.parameter))
+
+
+class BranchEquations:
+    """The equations of a branch with fixed nodes: smooth functions of the unknowns, but for q^ where h* jumps."""
+
+    def __init__(self, branch: Branch, log2_nodes: int, seed: int, follow: float = 0.05) -> None:
+        """`follow`: over what relative change of the unknowns the samples' minima are followed, not searched anew."""
+        self.branch, self.log2_nodes, self.seed, self._follow = branch, log2_nodes, seed, follow
+        self.model = model(branch.task, log2_nodes, seed)
+        self.scale, self.parameter_slope = branch.scale, branch.parameter_slope
+        self._by_parts: bool | None = None  # once averages are taken by parts, they stay so
+        self._searched: Evaluation | None = None  # the last for which minima were searched, and not followed from it
+        self.n_evaluations = 0
+
+    def evaluate(self, x: Float[Array, " k"], parameter: float) -> Evaluation:
+        """The averages at one point, and what the equations make of them."""
+        self.n_evaluations += 1
+        last, alpha = self._searched, float(np.exp(parameter))
+        close = last is not None and np.abs((x - last.x) / self.scale(last.x)).max() < self._follow
+        near = last.averages.proximal if last is not None and close else None
+        averages = self.model.averages(self.branch.point(x), self._by_parts, near)
+        self._by_parts = averages.by_parts or None
+        rows = [self.branch.defects(x, alpha, averages), alpha * averages.loss[None]]
+        result = Evaluation(x, parameter, np.concatenate(rows), averages)
+        if near is None:
+            self._searched = result
+        return result
+
+    def test_loss(self, x: Float[Array, " k"]) -> Float[Array, " R"]:
+        """E ell(w) by each randomisation."""
+        return self.model.test_loss(self.branch.point(x))
+
+    def test_loss_slope(self, x: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Its derivatives, by differences of 1 %."""
+        here = self.test_loss(x).mean()
+        steps = np.diag(0.01 * self.scale(x))
+        return np.array([(self.test_loss(x + step).mean() - here) / step.sum() for step in steps])
+
+    @property
+    def n_nodes(self) -> int:
+        """Of all randomisations together."""
+        return self.model.rule.n_nodes
+
+    def jump_density(self, at: Evaluation) -> Float[Array, " R"]:
+        """Density of w on the surfaces where two minima are equally low.
+
+        The difference of their objectives has the gradient g - g' in w, so to first order a surface is at the distance
+        difference/|g - g'|. Distances up to a width are counted, with weights that fall linearly to zero.
+        """
+        proximal = at.averages.proximal
+        width = 0.1 * np.sqrt(
+            np.trace(kappa(self.branch.task, self.branch.point(at.x))) / self.branch.task.student_rank
+        )
+        some = np.flatnonzero(np.isfinite(proximal.rival_objective))
+        kernel = np.zeros(self.n_nodes)
+        precision = np.asarray(np.linalg.inv(proximal.V), dtype=np.float64)
+        gap = proximal.rival[..., some] - proximal.minimizer[..., some]
+        apart = np.tensordot(precision, gap, axes=(1, 1)).swapaxes(0, 1)
+        distance = (proximal.rival_objective[some] - proximal.objective[some]) / np.sqrt((apart**2).sum(axis=(0, 1)))
+        kernel[some] = np.maximum(1 - distance / width, 0) / width
+        return self.model.rule.means(kernel)
+
+    def pointwise_replicon(self, at: Evaluation) -> float:
+        """alpha times the spectral radius of ``X -> V E[sum_ll' J_ll' X J_ll'^T] V``, J = dg/dw, over the nodes."""
+        proximal = at.averages.proximal
+        r = self.branch.task.student_rank
+        J = proximal.derivative  # (L, r, L, r, N)
+        squares = self.model.rule.means(np.einsum("iajcN,ibjdN->abcdN", J, J)).mean(axis=-1)
+        # X_cd -> V_ea [sum J_ac X_cd J_bd] V_bf
+        V = proximal.V
+        operator = np.einsum("ea,abcd,bf->efcd", V, squares, V).reshape(r * r, r * r)
+        return float(at.alpha * np.abs(np.linalg.eigvals(operator)).max())
