@@ -43,6 +43,7 @@ from attention_phases.positional_semantic.proximal import ProximalPoint, proxima
 from attention_phases.positional_semantic.quadrature import GaussianRule, lattice_rule, sobol_rule
 from attention_phases.positional_semantic.sample_loss import SampleLoss
 from attention_phases.positional_semantic.teacher_student import Task
+from attention_phases.positional_semantic.two_token_descent import two_token_losses
 
 Array = NDArray[np.float64]
 
@@ -141,7 +142,9 @@ class Model:
 
     def test_loss(self, point: Point) -> Float[Array, " R"]:
         """E ell(w)."""
-        return self.rule.means(self.loss.value(self.fields(point)))
+        w = self.fields(point)
+        compiled = self.task.n_tokens == 2 and self.task.student_rank == 1
+        return self.rule.means(two_token_losses(w, self.loss) if compiled else self.loss.value(w))
 
     def averages(self, point: Point, by_parts: bool | None = None, near: ProximalPoint | None = None) -> Averages:
         """The averages at one point; by_parts says in which form (module docstring).

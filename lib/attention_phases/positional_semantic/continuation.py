@@ -75,7 +75,7 @@ def newton(
     size = len(at.x)
     for count in range(max_steps):
         try:
-            step: Array = np.linalg.solve(slopes[:size], -at.values[:size])
+            step = np.asarray(np.linalg.solve(slopes[:size], -at.values[:size]), dtype=np.float64)
         except np.linalg.LinAlgError:
             return at, slopes, False
         scale = equations.scale(at.x)

@@ -14,7 +14,6 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numba
-import numba.core.config
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
@@ -48,7 +47,7 @@ def two_token_minima(
         function(samples, precision, limits, start, min(start + _BLOCK, n), points, values)
 
     starts = range(0, n, _BLOCK)
-    n_threads = min(numba.core.config.NUMBA_NUM_THREADS, len(starts))
+    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(starts))  # type: ignore[attr-defined]
     if n_threads == 1:
         for start in starts:
             block(start)
@@ -76,12 +75,26 @@ def two_token_derivatives(
     return result
 
 
+def two_token_losses(w: Float[Array, "2 1 n"], loss: SampleLoss) -> Float[Array, " n"]:
+    """ell(w) of each sample."""
+    result = np.empty(w.shape[-1])
+    _losses(_samples(w, loss), result)
+    return result
+
+
 def _samples(w: Float[Array, "2 1 n"], loss: SampleLoss) -> Float[Array, "6 n"]:
     two = loss.two_tokens
     samples = np.empty((6, w.shape[-1]))
     samples[:2] = w[:, 0]
     samples[2], samples[3], samples[4], samples[5] = two.first, two.second, two.stiffness, two.rest
     return samples
+
+
+@_compiled
+def _losses(samples: Array, result: Array) -> None:
+    for k in range(len(result)):
+        sample = (samples[0, k], samples[1, k], samples[2, k], samples[3, k], samples[4, k], samples[5, k])
+        result[k] = evaluate(samples[0, k], samples[1, k], sample, 0.0)[0]
 
 
 @_compiled
