@@ -18,7 +18,7 @@ from attention_phases.positional_semantic.state_evolution import (
 )
 from attention_phases.positional_semantic.teacher_student import Dataset, Seed, Task
 
-GAMP_START = {"q": 0.1, "m": 0.1, "V": 12.0, "theta": 0.1}
+GAMP_START = {"q": 0.2, "m": 0.02, "V": 6.0, "theta": 0.18}
 GAMP_STEPS = 4
 
 
