@@ -80,7 +80,7 @@ def lowest_minimum(d: int, alpha: float, seed: int, valley: str) -> dict[str, An
 def fixed_point(omega: float, alpha: float, branch: BranchName) -> dict[str, Any]:
     """A solution of state evolution at the default accuracy, with standard errors (q_error, ...).
 
-    `status` is "solved", or why there is none: "fold" or "vanishes" (the branch ends at the alpha in `end`), or "not
+    `status` is "solved", or why there is none: the branch was followed and ends before ("fold" or "vanishes"), or "not
     found". All other columns are then empty.
     """
     columns = ("q", "m", "V", "theta", "train_loss", "test_error", "jump_density")
@@ -88,12 +88,12 @@ def fixed_point(omega: float, alpha: float, branch: BranchName) -> dict[str, Any
     try:
         point = solve_state_evolution(Task(omega=omega), alpha, branch)
     except NoSuchPointError as error:
-        return {"status": error.reason, "end": error.alpha} | empty
+        return {"status": error.reason} | empty
     except ConvergenceError:
-        return {"status": "not found", "end": np.nan} | empty
+        return {"status": "not found"} | empty
     values = {column: getattr(point, column) for column in (*columns, "pointwise_replicon")}
     errors = {f"{column}_error": point.standard_error[column] for column in columns}
-    return {"status": "solved", "end": np.nan} | empty | values | errors
+    return {"status": "solved"} | empty | values | errors
 
 
 def copies_apart(alpha: float, branch: BranchName, share: float) -> dict[str, Any]:
