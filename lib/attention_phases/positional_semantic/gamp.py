@@ -238,7 +238,7 @@ class _Iteration:
         g = (1 - self._step) * g + self._step * self._proximal.residual
         pull = self._rows.T @ np.moveaxis(g, -1, 0).reshape(len(self._rows), -1) / math.sqrt(len(query))
         shrinkage = query @ self._strength
-        update: Array = np.linalg.solve(self._strength + precision, (pull - shrinkage).T).T
+        update = np.asarray(np.linalg.solve(self._strength + precision, (pull - shrinkage).T).T, dtype=np.float64)
         new = _State(query + self._step * update, g, precision)
         if not np.isfinite(new.query).all():
             raise _DivergedError("Q is not finite")
