@@ -61,8 +61,8 @@ TABLES = {
     "limits": Table(
         experiments.informed_minima,
         {
-            "d": (250, 500, 1000, 2000),
-            "alpha": (0.5, 0.75, 1.0, 1.25, 2.0, 3.0),
+            "d": (300, 600, 1200),
+            "alpha": (0.5, 1.0, 2.0, 3.0),
             "seed": range(16),
             "teacher_query": ("orthonormal",),
         },
