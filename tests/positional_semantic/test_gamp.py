@@ -19,6 +19,7 @@ from attention_phases.positional_semantic import (
     proximal_map,
     state_evolution_step,
 )
+from attention_phases.positional_semantic.descent import Limits, Objective, descend
 
 EXAMPLE = Task()
 
@@ -45,6 +46,74 @@ def test_a_fixed_point_is_a_stationary_point_of_the_risk(task: Task) -> None:
     assert slope.relative_norm <= 1e-8
     assert run.residual == pytest.approx(slope.relative_norm, rel=1e-3)
     assert run.train_loss == pytest.approx(slope.risk / dataset.dimension)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 11 / 7, 2.0, 3.0])
+@pytest.mark.parametrize("start", ["semantic", "positional"])
+def test_it_ends_at_a_stationary_point_from_either_start(start: Any, alpha: float) -> None:
+    dataset = data(alpha=alpha)
+    run = gamp(dataset, start)
+    assert run.converged
+    slope = EmpiricalRisk(dataset).slope(run.query)
+    assert np.linalg.norm(slope.gradient) <= 1e-8 * slope.scale
+
+
+def test_without_a_way_to_stay_samples_change_their_minima_for_ever() -> None:
+    """On the positional branch, where the map jumps: always at the lowest minimum no run ends, staying each does."""
+    for seed in range(4):
+        dataset = data(500, 2.0, seed)
+        for_ever = gamp(dataset, "positional", settled=0, max_iterations=500, must_converge=False)
+        assert not for_ever.converged
+        assert for_ever.settled_at is None
+        assert for_ever.residual > 1e-4
+        last = for_ever.overlaps.q[-100:]
+        assert np.ptp(last) < 0.05 * last.mean()  # the overlaps have settled all the same
+        assert gamp(dataset, "positional").converged
+
+
+def test_samples_above_their_lowest_minimum_are_counted() -> None:
+    """By descents from many starts, at the V that was settled on."""
+    counts = []
+    for seed in range(4):
+        dataset = data(200, 0.3, seed)
+        run = gamp(dataset, "semantic")
+        counts.append(run.n_higher)
+        V = run.overlaps.V[run.settled_at]
+        h = EmpiricalRisk(dataset).fields(run.query)
+        value, gradient = dataset.sample_loss.value_and_gradient(h)
+        w = h + V * gradient
+        value += V / 2 * (gradient**2).sum(axis=(0, 1))
+        rng = np.random.default_rng(seed)
+        general = Objective(w, dataset.sample_loss, np.array([[1 / V]]))
+        lowest = np.full(len(value), np.inf)
+        for _ in range(60):
+            start = w[:, 0] * rng.uniform(-1, 1, len(value)) + rng.standard_normal((2, len(value)))
+            lowest = np.minimum(lowest, descend(general, start, Limits())[1])
+        assert run.n_higher == (lowest < value - 1e-9).sum()
+    assert any(counts)
+
+
+def test_V_is_held_and_only_lowered_once_the_overlaps_have_settled() -> None:
+    for seed in range(3):
+        run = gamp(data(200, 1.25, seed), "positional")
+        held = run.overlaps.V[run.settled_at :]
+        ratios = held[1:] / held[:-1]
+        assert (np.isclose(ratios, 1, rtol=1e-12) | np.isclose(ratios, 0.8, rtol=1e-9)).all()
+
+
+def test_where_nothing_can_be_learned_the_student_vanishes() -> None:
+    """At large lambda the only minimum is Q = 0, since the losses are even in Q."""
+    task = Task(regularization=10.0)
+    run = gamp(data(task=task))
+    assert run.converged
+    assert run.overlaps.q[-1] < 1e-10
+
+
+def test_a_step_that_adapts_does_not_diverge_where_a_fixed_one_does() -> None:
+    dataset = EXAMPLE.sample(60, 3.0, 1)
+    with pytest.raises(ConvergenceError, match="diverged"):
+        gamp(dataset, "positional", 0.0, response=50.0)
+    assert gamp(dataset, "positional", response=50.0).converged
 
 
 def test_on_the_semantic_branch_it_is_the_minimum_that_descent_finds() -> None:
@@ -105,8 +174,9 @@ def test_not_converging_and_diverging_are_errors_that_hold_the_overlaps() -> Non
     with pytest.raises(
         ConvergenceError, match=r"gamp with damping 0.5 stopped with residual .* \(iteration 3\)"
     ) as caught:
-        gamp(data(), max_iterations=3)
+        gamp(data(), damping=0.5, max_iterations=3)
     assert isinstance(caught.value.last, GampRun)
+    assert caught.value.last.n_higher is None
     assert caught.value.residual == caught.value.last.residual
     with pytest.raises(ConvergenceError, match=r"diverged: lambda \+ A is not positive") as caught:
         gamp(EXAMPLE.sample(60, 3.0, 1), "positional", 0.0, response=50.0)
@@ -121,6 +191,8 @@ def test_not_converging_and_diverging_are_errors_that_hold_the_overlaps() -> Non
         ({"damping": -0.1}, "damping must be a number in"),
         ({"max_iterations": 0}, "max_iterations must be a whole number of at least 1"),
         ({"tolerance": 0.0}, "tolerance must be a number in"),
+        ({"damping": np.nan}, "damping must be a number in"),
+        ({"settled": -0.1}, r"settled must be a number in \[0, 1\]; got -0.1"),
         ({"response": -1.0}, "response must be symmetric and positive definite"),
         ({"start": "nowhere"}, "start must be one of"),
         ({"dataset": None}, "dataset must be a Dataset"),

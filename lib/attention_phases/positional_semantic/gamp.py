@@ -26,9 +26,10 @@ The fixed point may then have samples that are not at the global minimum of thei
 `GampRun.n_higher` counts them.
 
 *V.* From then on A and V are held as they are: fixed points do not depend on them. A sample of which no minimum at this
-V is consistent with the others' response to it goes on changing. The smaller V, the fewer of these there are, and as V
-goes to 0 the iteration becomes gradient descent. So V is lowered by a fifth whenever the residual has not halved within
-50 iterations; as small V is slow, that number then grows as 1/V.
+V is consistent with the others' response to it goes on changing between its minima as they vanish. The smaller V, the
+fewer of these there are, and as V goes to 0 the iteration becomes gradient descent. So V is lowered by a fifth whenever
+samples still change and the residual has not halved within 50 iterations; as small V is slow, that number then grows
+as 1/V.
 """
 
 import math
@@ -53,6 +54,7 @@ _FIRST_STEP = 0.1  # fraction of an update that is taken at the start, where it 
 _SHORTEST_STEP = 0.01
 _LOWERING = 0.8  # of V
 _PATIENCE = 50  # iterations in which the residual should have halved, before V is lowered for the first time
+_APART = 0.1  # a sample that moves by more than this (relative) has gone to another minimum
 _EVERY = 10  # iterations between gradients of the risk
 
 
@@ -203,6 +205,7 @@ class _Iteration:
         self._proximal: ProximalPoint | None = None
         self._update: Array | None = None  # of Q, by the iteration before
         self._best, self._best_at, self._patience = math.inf, 0, float(_PATIENCE)
+        self._changed_at = 0  # the last count when a sample's minimum had vanished and it went to another
         self._overlaps = [self._overlaps_of(start)]
         self.state, self.count = start, 0
         self.settled_at: int | None = None
@@ -228,11 +231,14 @@ class _Iteration:
         V = self._response(precision)
         fields = self._risk.fields(query) - np.einsum("lan,ab->lbn", g, V)
         held = self.settled_at is not None
-        near = _alone(self._proximal) if held and self._proximal is not None else None
+        last = self._proximal
+        near = _alone(last) if held and last is not None else None
         try:
             self._proximal = proximal_map(fields, self._dataset.sample_loss, V, near)
         except ConvergenceError as error:
             raise _DivergedError(str(error)) from error
+        if near is not None and _apart(near.minimizer, self._proximal.minimizer):
+            self._changed_at = self.count
         if not held:
             precision = self._damped_precision(precision, self._proximal)
         g = (1 - self._step) * g + self._step * self._proximal.residual
@@ -291,10 +297,10 @@ class _Iteration:
         return float(np.abs(ends[1] - ends[0]).max())
 
     def _lowered(self, state: _State, residual: float) -> _State:
-        """The state, with V lowered if the residual has not halved for long."""
+        """The state, with V lowered if samples change their minima and the residual has not halved for long."""
         if residual < self._best / 2:
             self._best, self._best_at = residual, self.count
-        elif self.count - self._best_at >= self._patience:
+        elif self.count - self._best_at >= self._patience and self._changed_at > self._best_at:
             self._best, self._best_at, self._patience = residual, self.count, self._patience / _LOWERING
             return state._replace(precision=(self._strength + state.precision) / _LOWERING - self._strength)
         return state
@@ -304,6 +310,12 @@ def _alone(proximal: ProximalPoint) -> ProximalPoint:
     """Without rivals: only the minimum where each sample is is then followed."""
     none = np.full_like(proximal.rival_objective, np.inf)
     return replace(proximal, rival=proximal.minimizer, rival_objective=none)
+
+
+def _apart(before: Float[Array, "L r n"], after: Float[Array, "L r n"]) -> bool:
+    """Whether a sample is at another minimum than before."""
+    squares = ((after - before) ** 2).sum(axis=(0, 1))
+    return bool((squares > _APART**2 * (1 + (before**2).sum(axis=(0, 1)))).any())
 
 
 def _count_higher(risk: EmpiricalRisk, query: Float[Array, "d r"], V: Float[Array, "r r"]) -> int:
