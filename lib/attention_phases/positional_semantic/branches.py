@@ -11,6 +11,7 @@ from attention_phases.positional_semantic.averages import Averages, Point, kappa
 from attention_phases.positional_semantic.teacher_student import Task
 
 Array = NDArray[np.float64]
+_VANISHING = 0.02  # overlaps below this (as cosines) are taken for zero
 BRANCHES = ("semantic", "positional", "mixed", "uninformed")
 
 
@@ -84,6 +85,10 @@ class Branch:
         split = 2 * r + len(self.m_columns)
         overlaps = np.concatenate([x[2 * r : split], x[split:] / task.sigma**2])
         return np.asarray(overlaps / size[self.m_columns + self.theta_columns])
+
+    def exists(self, x: Float[Array, " k"]) -> bool:
+        """Whether the overlaps of a root are more than noise around zero."""
+        return not (self.cosines(x) < _VANISHING).any()
 
     def parameter_slope(self, at: "Evaluation") -> Float[Array, " k"]:
         """Derivatives of the defects with respect to log alpha, in which all hats are linear."""

@@ -31,9 +31,9 @@ Array = NDArray[np.float64]
 BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
-_VANISHING = 0.02  # overlaps below this (as cosines) are taken for zero
 _GAIN = 1.3  # errors shrink about by this many powers of two with each doubling of the nodes
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
+_THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
 _FINEST = 21
 
 
@@ -228,9 +228,10 @@ def _root_near(equations: BranchEquations, at: Evaluation) -> _Found | None:
     It is not on its continuation beyond a fold, nor are its overlaps noise.
     """
     branch = equations.branch
-    root, slopes, converged = newton(equations, at, jacobian(equations, at), _ROUGH)
-    if not converged or (branch.cosines(root.x) < _VANISHING).any():
+    root, _, converged = newton(equations, at, jacobian(equations, at), _ROUGH)
+    if not (converged and branch.exists(root.x)):
         return None
+    slopes = jacobian(equations, root)
     sign = np.sign(np.linalg.det(slopes[: branch.size]))
     return (root, slopes) if sign == branch.orientation else None
 
@@ -254,7 +255,7 @@ def _find(equations: BranchEquations, alpha: float) -> _Found:
     if found is not None:
         return found
     end: NoSuchPointError | None = None
-    for factor in (2.0, 0.5, 4.0, 0.25, 8.0, 0.125):
+    for factor in (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125):
         found = _root_from_guess(equations, factor * alpha)
         if found is None:
             continue
@@ -302,7 +303,7 @@ def _ends(
     branch: Branch, before: Place[Evaluation], after: Place[Evaluation], first: float, alpha: float
 ) -> NoSuchPointError:
     end = float(np.exp(turning_point(before, after)))
-    reason = "vanishes" if (branch.cosines(after.at.x) < 5 * _VANISHING).any() else "fold"
+    reason = "vanishes" if (branch.cosines(after.at.x) < 0.1).any() else "fold"
     return NoSuchPointError(
         f"the {branch.name} branch does not exist at alpha = {alpha:g}: followed from "
         f"alpha = {first:g}, it ends at about {end:.4g} ({reason})",
@@ -316,17 +317,26 @@ def _ends(
 def _refine(
     equations: BranchEquations, found: _Found, alpha: float, accuracy: float, must_converge: bool
 ) -> FixedPoint:
-    """The root with as many nodes as the accuracy takes: more by what the errors so far suggest, until it is enough."""
-    branch, n_evaluations = equations.branch, equations.n_evaluations
+    """The root with as many nodes as the accuracy takes: more by what the errors so far suggest, until it is enough.
+
+    Near its end a branch may come to this alpha with few nodes and not with many: it is then searched with more.
+    """
+    search, branch, n_evaluations = equations, equations.branch, equations.n_evaluations
     at, slopes = found
     test_slope = equations.test_loss_slope(at.x)
     worst = _worst_error(equations, at, slopes, test_slope)
     log2_nodes = equations.log2_nodes
     while True:
-        log2_nodes = min(_FINEST, log2_nodes + max(1, round(float(np.log2(worst / accuracy)) / _GAIN + 0.3)))
-        equations = BranchEquations(branch, log2_nodes, equations.seed)
+        more = max(1, round(float(np.log2(worst / accuracy)) / _GAIN + 0.3))
+        if log2_nodes + more > _FINEST and log2_nodes > search.log2_nodes:
+            break  # out of reach
+        log2_nodes = min(log2_nodes + more, _FINEST)
+        equations = BranchEquations(branch, log2_nodes, search.seed)
         at, slopes, converged = newton(equations, equations.evaluate(at.x, at.parameter), slopes, accuracy / 20)
         n_evaluations += equations.n_evaluations
+        if not (converged and branch.exists(at.x)) and search.log2_nodes < _THOROUGH:
+            search = BranchEquations(branch, search.log2_nodes + 3, search.seed, follow=0.5)
+            return _refine(search, _find(search, alpha), alpha, accuracy, must_converge)
         worst = _worst_error(equations, at, slopes, test_slope)
         if not converged or worst <= accuracy or log2_nodes >= _FINEST:
             break
