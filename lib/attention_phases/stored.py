@@ -92,6 +92,10 @@ TABLES = {
             "seed": range(24),
         },
     ),
+    "gamp-minima": Table(
+        experiments.gamp_minimum,
+        {"d": (400, 800, 1600), "alpha": (1.5,), "seed": range(16), "valley": ("positional", "semantic")},
+    ),
     "gamp-steps": Table(experiments.gamp_steps, {"d": (500, 1000, 2000, 4000), "alpha": (2.0,), "seed": range(16)}),
 }
 

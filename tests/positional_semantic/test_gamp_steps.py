@@ -10,6 +10,7 @@ from attention_phases.positional_semantic import Task, order_parameters
 from attention_phases.positional_semantic.experiments import (
     GAMP_START,
     GAMP_STEPS,
+    gamp_minimum,
     gamp_steps,
     query_with_overlaps,
 )
@@ -49,8 +50,19 @@ def test_bad_input_is_refused(changes: dict[str, Any], message: str) -> None:
 
 
 def test_steps_begin_at_the_start_and_are_the_same_each_time() -> None:
-    row = gamp_steps(100, 2.0, 3)
-    assert row == gamp_steps(100, 2.0, 3)
+    row = gamp_steps(400, 2.0, 3)
+    assert row == gamp_steps(400, 2.0, 3)
     assert len(row) == 4 * (GAMP_STEPS + 1)
     for name, value in GAMP_START.items():
         assert row[f"{name}_0"] == pytest.approx(value, rel=1e-10)
+
+
+@pytest.mark.parametrize("valley", ["semantic", "positional"])
+def test_gamp_rests_where_a_descent_stays(valley: str) -> None:
+    row = gamp_minimum(100, 1.5, 2, valley)
+    assert row["gradient_norm"] <= 1e-8
+    assert row["moved"] < 1e-4
+    larger = {"semantic": abs(row["theta"]) / 0.25, "positional": abs(row["m"])}
+    assert max(larger, key=lambda name: larger[name]) == valley
+    with pytest.raises(ValueError, match="valley must be one of"):
+        gamp_minimum(100, 1.5, 2, "none")
