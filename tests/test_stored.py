@@ -19,7 +19,8 @@ def test_a_table_covers_its_grid_once(name: str) -> None:
     grid = stored.TABLES[name].grid
     expected = pd.MultiIndex.from_product([list(values) for values in grid.values()], names=list(grid))
     assert table.set_index(list(grid)).index.sort_values().equals(expected.sort_values())
-    assert table.notna().all(axis=None)
+    missing = table.isna().any(axis=1)  # only where a column says why
+    assert not missing.any() or (table.loc[missing, "status"] != "solved").all()
 
 
 @pytest.mark.parametrize("name", list(stored.TABLES))
@@ -30,7 +31,7 @@ def test_a_table_says_what_made_it(name: str) -> None:
     assert "numpy" in lines["versions"]
 
 
-@pytest.mark.parametrize("name", ["finite-size", "alpha-scan"])
+@pytest.mark.parametrize("name", ["finite-size", "alpha-scan", "limits"])
 def test_minima_of_the_tables_are_converged(name: str) -> None:
     table = stored.load(name)
     assert table[["semantic_gradient_norm", "positional_gradient_norm"]].to_numpy().max() <= 1e-7

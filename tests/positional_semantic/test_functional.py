@@ -27,7 +27,7 @@ def energy(task: Task, overlaps: Overlaps) -> float:
 
 
 def slope(task: Task, name: str) -> float:
-    step = 0.01 * getattr(PLACE, name)
+    step = 0.01 * float(getattr(PLACE, name))
     high, low = (replace(PLACE, **{name: getattr(PLACE, name) + sign * step}) for sign in (1, -1))
     return (energy(task, high) - energy(task, low)) / (2 * step)
 

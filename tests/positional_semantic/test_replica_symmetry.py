@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_phases.positional_semantic import (
+    SampleLoss,
     Task,
     distance_ratio,
     proximal_map,
     solve_state_evolution,
-    state_evolution,
 )
-from attention_phases.positional_semantic.quadrature import sobol_rule
+from attention_phases.positional_semantic.quadrature import gaussian_nodes
 
 EXAMPLE = Task()
 
@@ -29,11 +29,13 @@ def test_copies_that_share_the_teacher_only_are_apart_by_the_scatter_of_g_given_
     """At share 1 the copies are independent given s, so E|g^1 - g^2|^2 is twice the mean of Var[g | s]."""
     point = solve_state_evolution(EXAMPLE, 3.0, "semantic")
     rng = np.random.default_rng(0)
-    model = state_evolution._Model(EXAMPLE, sobol_rule(4, 8, 8, rng))
-    s, V, theta = model.teacher_fields, float(point.V), float(point.theta)
+    s = 0.5 * gaussian_nodes(2, 11, 1, rng)[0].T[:, None]  # (L, 1, N)
+    teacher = np.moveaxis(EXAMPLE.teacher_attention(np.moveaxis(s, -1, 0)), 0, -1)
+    loss = SampleLoss(0.25 * np.eye(2)[..., None], 0.25 * teacher, 0.25 * (teacher**2).sum(axis=(0, 1)))
+    V, theta = float(point.V), float(point.theta)
     kappa = float(point.q) - theta**2 / 0.25
     w = (theta / 0.25 * s + np.sqrt(kappa) * rng.standard_normal(s.shape) for _ in range(60))
-    g = np.stack([proximal_map(fields, model.loss, V).residual for fields in w])  # (60, L, 1, N)
+    g = np.stack([proximal_map(fields, loss, V).residual for fields in w])  # (60, L, 1, N)
     variances = g.var(axis=0, ddof=1).sum(axis=(0, 1))
     scatter = variances.std() / np.sqrt(len(variances)) / variances.mean()
     expected = 3.0 * V**2 * variances.mean() / kappa
@@ -72,6 +74,6 @@ def test_same_seed_same_estimate() -> None:
     ],
 )
 def test_bad_input_is_refused(changes: dict[str, Any], message: str) -> None:
-    arguments = {"point": solve_state_evolution(EXAMPLE, 3.0, "semantic"), "share": 0.1}
+    arguments: dict[str, Any] = {"point": solve_state_evolution(EXAMPLE, 3.0, "semantic"), "share": 0.1}
     with pytest.raises(ValueError, match=message):
         distance_ratio(**(arguments | changes))

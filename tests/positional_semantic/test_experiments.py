@@ -1,0 +1,66 @@
+"""Facts about the points of the stored tables on state evolution, and that they come out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_phases import stored
+from attention_phases.positional_semantic import Task, minimize_risk
+from attention_phases.positional_semantic.experiments import fixed_point, lowest_minimum
+
+
+def test_a_fixed_point_that_does_not_exist_says_why() -> None:
+    row = fixed_point(0.3, 0.25, "semantic")
+    assert row["status"] in {"vanishes", "fold"}
+    assert all(np.isnan(value) for name, value in row.items() if name != "status")
+
+
+def test_a_fixed_point_has_its_errors() -> None:
+    row = fixed_point(0.3, 3.0, "semantic")
+    assert row["status"] == "solved"
+    for name in ("q", "V", "theta", "train_loss", "test_error"):
+        assert 0 < row[f"{name}_error"] <= 2e-3 * row[name]
+    assert row["m"] == row["m_error"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [23, 71, 96, 119])
+def test_fixed_points_of_the_table_come_out_again(row: int) -> None:
+    """Later versions may take other nodes: to five standard errors of the difference, and a slack of the bias."""
+    kept = stored.load("fixed-points").iloc[row]
+    again = stored.recompute("fixed-points", kept)
+    assert again["status"] == kept["status"] == "solved"
+    for name in ("q", "m", "V", "theta", "train_loss", "test_error"):
+        error = np.hypot(kept[f"{name}_error"], again[f"{name}_error"])
+        assert abs(again[name] - kept[name]) <= 5 * error + 1e-3 * abs(kept[name])
+
+
+def test_the_lowest_minimum_is_not_above_the_informed_one() -> None:
+    row = lowest_minimum(100, 1.5, 0, "semantic")
+    informed = minimize_risk(Task().sample(100, 1.5, np.random.default_rng([0, 0, 100]), "orthonormal"), "semantic")
+    assert row["informed_train_loss"] == pytest.approx(informed.train_loss, rel=1e-9)
+    assert row["lowest_train_loss"] <= row["informed_train_loss"]
+    assert 0 <= row["descents"] <= 16
+
+
+def test_the_lowest_minima_of_the_table_are_not_above_the_informed_ones() -> None:
+    table = stored.load("valley-lowest")
+    assert (table["lowest_train_loss"] <= table["informed_train_loss"]).all()
+
+
+@pytest.mark.parametrize("valley", [None, "mixed"])
+def test_an_unknown_valley_is_refused(valley: Any) -> None:
+    with pytest.raises(ValueError, match="valley must be one of 'semantic', 'positional'"):
+        lowest_minimum(50, 1.5, 0, valley)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [9, 44, 78])
+def test_distances_of_copies_come_out_again(row: int) -> None:
+    kept = stored.load("copies").iloc[row]
+    again = stored.recompute("copies", kept)
+    error = np.hypot(kept["ratio_error"], again["ratio_error"])
+    # the fixed point may come out within its accuracy of 0.2 %, and the ratio with it
+    assert abs(again["ratio"] - kept["ratio"]) <= 5 * error + 5e-3 * kept["ratio"]
