@@ -23,7 +23,7 @@ class Limits(NamedTuple):
 
     length: float = 1e-6  # of the last Newton step, relative; the error left is of the order of its square
     apart: float = 1e-2  # minima of one sample closer than this (relative) are taken for one
-    max_steps: int = 200
+    max_steps: int = 2000  # for r > 1 and large V valleys are long and bent, as rotations of h change little
 
 
 class Minima(NamedTuple):
