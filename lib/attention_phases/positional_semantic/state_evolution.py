@@ -68,6 +68,7 @@ def map_eigenvalues(
     Raises:
         ValueError: names the argument, what it must be and what it got.
     """
+    _checks.instance("task", task, Task)
     point = Point.of(task, overlaps)
     upper = np.triu_indices(task.student_rank)
 
