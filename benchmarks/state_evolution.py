@@ -5,9 +5,9 @@ The textbook way, as honest versions of what is in use: the product of two 12-po
 by more than 1e-4. Once as a loop over the 144 nodes with SciPy's BFGS at its defaults, and once with all nodes in one
 array and plain gradient descent. Damping is 0.5, or 0.8 on the positional branch, where 0.5 does not converge.
 
-Both ways start without knowledge of the answer: ours from its own guess; the textbook way from Q = Q* (with noise of 1 %:
-exactly at Q* nothing is left of eta) or from Q along 1_d, with V = 1. The published experiments start at Q = 1_d; from
-there the textbook iteration ends elsewhere, at m = 0.08, so it gets a start at 0.3 of that length.
+Both ways start without knowledge of the answer: ours from its own guess; the textbook way from Q = Q* (with noise of
+1 %: exactly at Q* nothing is left of eta) or from Q along 1_d, with V = 1. The published experiments start at Q = 1_d;
+from there the textbook iteration ends elsewhere, at m = 0.08, so it gets a start at 0.3 of that length.
 What fixed points share is not in ours: compiled code (kept on disk), and a task's nodes.
 """
 
@@ -153,7 +153,7 @@ def worst_error(point: FixedPoint) -> float:
 def deviation(found: Overlaps | FixedPoint, exact: FixedPoint) -> float:
     """The largest relative deviation of an order parameter that does not vanish."""
     pairs = [(getattr(found, name), float(getattr(exact, name))) for name in OVERLAPS]
-    return max(abs(abs(value) / right - 1) for value, right in pairs if right)
+    return float(max(abs(abs(value) / right - 1) for value, right in pairs if right))
 
 
 def print_ours(accuracy: float) -> None:

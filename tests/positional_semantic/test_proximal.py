@@ -143,11 +143,11 @@ def test_what_is_returned_fits_together(n_tokens: int, rank: int, kind: str) -> 
     assert (point.rival_objective >= point.objective).all()
 
 
-def as_compiled(w: Array, loss: SampleLoss) -> list[tuple[float, ...]]:
+def as_compiled(w: Array, loss: SampleLoss) -> list[two_token_descent.Sample]:
     """Each sample as the compiled functions take it; w is (2, n)."""
     two = loss.two_tokens
     rows = np.broadcast_arrays(*w, two.first, two.second, two.stiffness, two.rest)
-    return [tuple(map(float, sample)) for sample in np.stack(rows, axis=1)]
+    return [(w1, w2, t1, t2, a, rest) for w1, w2, t1, t2, a, rest in np.stack(rows, axis=1).tolist()]
 
 
 def test_two_tokens_agree_with_the_general_case() -> None:
@@ -156,7 +156,9 @@ def test_two_tokens_agree_with_the_general_case() -> None:
         loss = random_loss(kind, 2, 500, rng)
         w, h = rng.standard_normal((2, 2, 500))
         value, *rest = Objective(w[:, None], loss, np.array([[0.2]])).evaluate(h)
-        special = [two_token_descent.evaluate(*h[:, k], sample, 0.2) for k, sample in enumerate(as_compiled(w, loss))]
+        special = [
+            two_token_descent.evaluate(x, y, s, 0.2) for (x, y), s in zip(h.T, as_compiled(w, loss), strict=True)
+        ]
         np.testing.assert_allclose(np.transpose(special), [value, *rest[:4], rest[5]], rtol=1e-10, atol=1e-12)
 
 

@@ -22,6 +22,8 @@ from attention_phases.positional_semantic import (
     state_evolution,
     state_evolution_step,
 )
+from attention_phases.positional_semantic.branches import Branch, BranchEquations
+from attention_phases.positional_semantic.continuation import jacobian, newton, turning_point, walk
 from attention_phases.positional_semantic.quadrature import sobol_rule
 from numpy.typing import NDArray
 from scipy import stats
@@ -284,6 +286,49 @@ def test_positional_attention_without_a_positional_teacher() -> None:
     task = Task(omega=0.0)
     with pytest.raises(NoSuchPointError, match="positional"):
         solve_state_evolution(task, 4.0, "positional")
+
+
+def test_a_branch_that_few_nodes_show_beyond_its_end_is_refused() -> None:
+    """With 2^11 nodes the semantic branch reaches down to about 0.68, with 2^14 and more to about 0.73."""
+    with pytest.raises(NoSuchPointError, match=r"the semantic branch does not exist at alpha = 0\.7:") as caught:
+        solve_state_evolution(EXAMPLE, 0.7, "semantic")
+    assert 0.72 < caught.value.alpha < 0.74
+    assert caught.value.reason == "vanishes"
+
+
+def test_a_walk_goes_round_the_fold_of_the_positional_branch() -> None:
+    """At omega = 0.1 the branch turns back at about alpha = 7: above there are two roots, below none.
+
+    An eigenvalue of the map passes through 1 on the way.
+    """
+    task, alpha = Task(omega=0.1), 8.0
+    with pytest.raises(NoSuchPointError) as caught:
+        solve_state_evolution(task, 5.0, "positional")
+    assert caught.value.reason == "fold"
+    assert 6.7 < caught.value.alpha < 7.3
+    equations = BranchEquations(Branch(task, "positional"), 13, 0)
+    upper = solve_state_evolution(task, alpha, "positional")
+    at = equations.evaluate(equations.branch.unknowns(averages.Point.of(task, upper.overlaps)), np.log(alpha))
+    at, slopes, _ = newton(equations, at, jacobian(equations, at), 1e-4)
+    turns = []
+    for before, after in walk(equations, at, slopes, -1.0, 1e-4):
+        if after.direction != before.direction:
+            turns.append(np.exp(turning_point(before, after)))
+        if turns and after.at.alpha > alpha:
+            break
+    # found with 2^14 nodes and with 2^13: with 2^11 and 2^12 it comes out at 7.1 and 6.8
+    assert turns == pytest.approx([caught.value.alpha], rel=0.03)
+    at, _, converged = newton(equations, equations.evaluate(after.at.x, np.log(alpha)), after.slopes, 1e-4)
+    assert converged
+    lower = equations.branch.point(at.x).public()
+    assert lower.m < 0.9 * upper.m
+    step = state_evolution_step(task, alpha, lower, log2_nodes=15)
+    # other nodes; the map's slope along m is about -30
+    assert step.m == pytest.approx(lower.m, rel=0.1)
+    assert pytest.approx(lower.V, rel=0.02) == step.V
+    above_one = [np.sum(map_eigenvalues(task, alpha, overlaps).real > 1) for overlaps in (upper.overlaps, lower)]
+    # one is that of theta on both sides: at this omega the semantic part is learned from any start
+    assert above_one == [1, 2]
 
 
 def test_accuracy_out_of_reach_is_an_error_with_the_last_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ class Objective:
         if not positive.all():
             bad = ~positive
             values, vectors = np.linalg.eigh(shifted[..., bad].transpose(2, 0, 1))
-            values = np.maximum(np.abs(values), 0.02 * self.stiffness)
+            values = np.maximum(np.abs(values), 0.001 * self.stiffness)
             along = np.einsum("nij,in->nj", vectors, -gradient[:, bad]) / values
             step[:, bad] = np.einsum("nij,nj->in", vectors, along)
         return step

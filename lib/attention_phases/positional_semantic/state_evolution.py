@@ -5,6 +5,7 @@ follow a branch in `continuation`. A fixed point is searched with few nodes, and
 takes.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -255,17 +256,19 @@ def _find(equations: BranchEquations, alpha: float) -> _Found:
     found = _root_from_guess(equations, alpha)
     if found is not None:
         return found
-    end: NoSuchPointError | None = None
+    ends: dict[bool, NoSuchPointError] = {}  # of the piece above this alpha, and of the piece below
     for factor in (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125):
+        if (factor > 1) in ends:
+            continue
         found = _root_from_guess(equations, factor * alpha)
         if found is None:
             continue
         try:
             return _follow(equations, found, alpha)
         except NoSuchPointError as error:
-            end = end or error
-    if end is not None:
-        raise end
+            ends[factor > 1] = error
+    if ends:
+        raise next(iter(ends.values()))
     raise ConvergenceError(
         f"no {equations.branch.name} solution was found at alpha = {alpha:g}, nor from alpha/8 to 8 alpha",
         last=None,
@@ -281,9 +284,11 @@ def _follow(coarse: BranchEquations, start: _Found, alpha: float) -> _Found:
         ConvergenceError: it was lost on the way.
     """
     branch = coarse.branch
-    equations = BranchEquations(branch, coarse.log2_nodes, coarse.seed)
+    equations = BranchEquations(branch, coarse.log2_nodes, coarse.seed, follow=0.3)
     target, first = np.log(alpha), start[0].alpha
-    for before, after in walk(equations, *start, np.sign(target - start[0].parameter), _ROUGH):
+    way = [start]
+    places = walk(equations, *start, np.sign(target - start[0].parameter), _ROUGH)
+    for before, after in places:
         if (after.at.parameter - target) * (before.at.parameter - target) <= 0:
             nearer = min(before, after, key=lambda place: abs(place.at.parameter - target))
             at, slopes, converged = newton(equations, equations.evaluate(nearer.at.x, target), nearer.slopes, _ROUGH)
@@ -291,7 +296,9 @@ def _follow(coarse: BranchEquations, start: _Found, alpha: float) -> _Found:
                 return at, slopes
             break
         if after.direction != before.direction:
-            raise _ends(branch, before, after, first, alpha)
+            end = _end(branch, before, after, places, first, alpha)
+            return _follow_with_more_nodes(equations, way, alpha, end)
+        way.append((after.at, after.slopes))
     raise ConvergenceError(
         f"the {branch.name} branch could not be followed from alpha = {first:g} to {alpha:g}; "
         "whether it exists there is not known",
@@ -300,14 +307,45 @@ def _follow(coarse: BranchEquations, start: _Found, alpha: float) -> _Found:
     )
 
 
-def _ends(
-    branch: Branch, before: Place[Evaluation], after: Place[Evaluation], first: float, alpha: float
+def _follow_with_more_nodes(
+    equations: BranchEquations, way: list[_Found], alpha: float, end: NoSuchPointError
+) -> _Found:
+    """Few nodes put the end of a branch a few per cent off: its last part is followed again. Raises what it finds."""
+    if equations.log2_nodes >= _THOROUGH:
+        raise end
+    finer = BranchEquations(equations.branch, _THOROUGH, equations.seed, follow=0.3)
+    for place, slopes in reversed(way[-4:]):
+        at, _, converged = newton(finer, finer.evaluate(place.x, place.parameter), slopes, _ROUGH)
+        if converged and finer.branch.exists(at.x):
+            return _follow(finer, (at, jacobian(finer, at)), alpha)
+    raise end
+
+
+def _end(
+    branch: Branch,
+    before: Place[Evaluation],
+    after: Place[Evaluation],
+    beyond: Iterator[tuple[Place[Evaluation], Place[Evaluation]]],
+    first: float,
+    alpha: float,
 ) -> NoSuchPointError:
-    end = float(np.exp(turning_point(before, after)))
-    reason = "vanishes" if (branch.cosines(after.at.x) < 0.1).any() else "fold"
+    """The error that says where and how a branch ends: where it turns back, at a fold unless its overlaps vanish there.
+
+    Where they vanish it goes on with their signs changed, at nearly the same alpha.
+    """
+    turn = turning_point(before, after)
+    reason, later = "fold", after
+    for _ in range(4):
+        if abs(later.at.parameter - turn) > 0.05:
+            break
+        if (branch.cosines(later.at.x) < 0).any():
+            reason = "vanishes"
+            break
+        _, later = next(beyond, (after, after))
+    end = float(np.exp(turn))
     return NoSuchPointError(
         f"the {branch.name} branch does not exist at alpha = {alpha:g}: followed from "
-        f"alpha = {first:g}, it ends at about {end:.4g} ({reason})",
+        f"alpha = {first:.4g}, it ends at about {end:.4g} ({reason})",
         last=branch.point(before.at.x).public(),
         residual=float(np.abs(before.at.values[: branch.size]).max()),
         alpha=end,

@@ -152,7 +152,7 @@ def descend(
         a, b = h11 + damping, h22 + damping
         mean, half = 0.5 * (h11 + h22), 0.5 * (h11 - h22)
         if mean <= 0 or h11 * h22 <= h12 * h12:  # not convex: the lowest curvature is replaced by its modulus
-            shift = 0.02 * p - 2 * (mean - math.sqrt(half * half + h12 * h12))
+            shift = 0.001 * p - 2 * (mean - math.sqrt(half * half + h12 * h12))
             a, b = a + shift, b + shift
         determinant = a * b - h12 * h12
         dx, dy = (h12 * g2 - b * g1) / determinant, (h12 * g1 - a * g2) / determinant
