@@ -9,8 +9,10 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 import yaml
+from attention_phases._style import DARK, DARK_PAPER, INK
 from bs4 import BeautifulSoup, Tag
 from PIL import Image
+from playwright.sync_api import expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +38,11 @@ every_page = pytest.mark.parametrize(
     ("site", "page"), SMALL + [("real", page) for page in real_pages()], indirect=["site"]
 )
 small_page = pytest.mark.parametrize(("site", "page"), [("small", "first")], indirect=["site"])
+menu_page = pytest.mark.parametrize(
+    ("site", "page"),
+    [("small", "first"), ("real", "book/index"), ("real", "book/positional-semantic/teacher-student")],
+    indirect=["site"],
+)
 
 
 def shown(tab: Page) -> Locator:
@@ -64,6 +71,29 @@ def test_each_figure_shows_the_picture_of_the_theme(open_page: OpenPage, page: s
 def test_no_page_scrolls_sideways_on_a_phone(open_page: OpenPage, page: str) -> None:
     tab = open_page(page, **PHONE)
     assert tab.evaluate("document.documentElement.scrollWidth") == 375
+
+
+@menu_page
+@pytest.mark.parametrize("width", [375, 900])
+@pytest.mark.parametrize("menu", ["primary", "secondary"])
+def test_a_button_opens_the_sidebar_and_another_the_contents(
+    open_page: OpenPage, page: str, width: int, menu: str
+) -> None:
+    tab = open_page(page, viewport={"width": width, "height": 812}, has_touch=True)
+    link = tab.locator(f"#pst-{menu}-sidebar-modal a, #pst-{menu}-sidebar a").first
+    expect(link).not_to_be_in_viewport()
+    tab.get_by_role("button", name=f"Toggle {menu} sidebar").tap()
+    expect(link).to_be_in_viewport()
+    tab.touchscreen.tap(*{"primary": (width - 20, 400), "secondary": (20, 400)}[menu])  # beside what has opened
+    expect(link).not_to_be_in_viewport()
+
+
+@menu_page
+def test_a_wide_page_has_one_search_box(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, viewport={"width": 1280, "height": 812})
+    expect(tab.get_by_role("button", name="Search").filter(visible=True)).to_have_count(1)
+    tab.get_by_role("button", name="Search").click()
+    expect(tab.get_by_role("searchbox").filter(visible=True)).to_have_count(1)
 
 
 @every_page
@@ -97,15 +127,20 @@ def test_a_page_with_its_frames_is_light(site: Path, page: str) -> None:
 
 @small_page
 def test_a_dark_picture_is_bright_on_a_transparent_ground(open_page: OpenPage, page: str) -> None:
-    for theme, ground, ink in (("light", 255, 0x1F), ("dark", 0x12, 0xDF)):
+    grounds = {"light": "#ffffff", "dark": DARK_PAPER}
+    inks = {"light": INK, "dark": DARK[INK]}
+    for theme, other in (("light", "dark"), ("dark", "light")):
         tab = open_page(page, color_scheme=theme)
         picture = shown(tab).first
         assert loaded(picture)
         pixels = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
-        reds = pixels.getchannel("R").histogram()
-        assert reds.index(max(reds)) == ground
-        assert reds[ink] > 100
-        assert reds[0xDF if theme == "light" else 0x1F] < reds[ink]
+        counts = {
+            "#{:02x}{:02x}{:02x}".format(*color): count
+            for count, color in pixels.getcolors(pixels.size[0] * pixels.size[1])
+        }
+        assert max(counts, key=counts.__getitem__) == grounds[theme]
+        assert counts[inks[theme]] > 100
+        assert inks[other] not in counts
 
 
 @small_page
