@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
@@ -133,11 +134,8 @@ def test_a_dark_picture_is_bright_on_a_transparent_ground(open_page: OpenPage, p
         tab = open_page(page, color_scheme=theme)
         picture = shown(tab).first
         assert loaded(picture)
-        pixels = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
-        counts = {
-            "#{:02x}{:02x}{:02x}".format(*color): count
-            for count, color in pixels.getcolors(pixels.size[0] * pixels.size[1])
-        }
+        pixels = Image.open(io.BytesIO(picture.screenshot())).convert("RGB").tobytes()
+        counts = Counter(f"#{pixels[start : start + 3].hex()}" for start in range(0, len(pixels), 3))
         assert max(counts, key=counts.__getitem__) == grounds[theme]
         assert counts[inks[theme]] > 100
         assert inks[other] not in counts
