@@ -1,4 +1,4 @@
-"""The code that the pages name exists where they say so, and does not where they say that it is planned."""
+"""What the pages call planned is not there yet, and what they do not call planned is."""
 
 from __future__ import annotations
 
@@ -32,6 +32,28 @@ def exists(name: str) -> bool:
         return owner is not None
     fields = [field.name for field in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
     return rest[0] in fields or hasattr(owner, rest[0])
+
+
+def chapters() -> set[str]:
+    """The chapters and appendices that are written, as folder/name."""
+    return {f"{path.parent.name}/{path.stem}" for path in BOOK.glob("*/*.md")} - {"data/README"}
+
+
+def test_the_first_page_links_every_chapter_and_calls_only_missing_ones_planned() -> None:
+    text = (BOOK / "index.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^\d+\. (?:\[(.+?)\]\((\S+)\.md\)|(.+?)): .*?(\*\(planned\)\*)?$", text, re.MULTILINE)
+    assert entries
+    of_parts = {chapter for chapter in chapters() if not chapter.startswith("appendix/")}
+    assert {link for _, link, _, _ in entries if link} == of_parts
+    written = {chapter.partition("/")[2] for chapter in of_parts}
+    for title, link, unlinked, planned in entries:
+        assert bool(planned) is not bool(link), title or unlinked
+        assert unlinked.lower().replace(" ", "-") not in written
+
+
+def test_the_map_of_the_chapters_links_every_chapter() -> None:
+    text = (BOOK / "_static" / "chapter-map.svg").read_text(encoding="utf-8")
+    assert set(re.findall(r'href="([\w-]+/[\w-]+)\.html"', text)) == chapters()
 
 
 @pytest.mark.parametrize("row", rows("notation"))
