@@ -39,9 +39,11 @@ def article(built: Path, page: str) -> Tag:
 
 
 def executed(page: str) -> Any:
-    """The notebook of a page, with its outputs."""
+    """The notebook of a page, with its outputs: MyST-NB's own copy has none where the page was read from the cache."""
     path = ROOT / "_build" / "jupyter_execute" / f"{page}.ipynb"
-    return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+    notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+    _, merged = get_cache(ROOT / "_build" / ".jupyter_cache").merge_match_into_notebook(notebook)
+    return merged
 
 
 def texts_of(output: Any) -> list[str]:
