@@ -73,6 +73,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     os.environ[STATIC] = "1"
     app.connect("html-page-context", move_to_files)
     app.add_css_file("book.css")
-    for script in ("explore.js", "print.js"):
+    for script in ("explore.js", "print.js", "scroll.js"):
         app.add_js_file(script, loading_method="defer")
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -132,6 +132,25 @@ def test_links_and_anchors_of_the_book_resolve(built: Path, page: str) -> None:
 
 
 @every_page
+def test_the_list_of_references_has_the_labels_of_the_citations(built: Path, page: str) -> None:
+    for citation in article(built, page).select(".bibtex-citation"):
+        for link in citation.select("a"):
+            entry = soup(built / "book" / "references.html").find(id=urlsplit(str(link["href"])).fragment)
+            assert isinstance(entry, Tag)
+            label = entry.select_one(".label")
+            assert label is not None
+            names, _, year = label.get_text().strip("[]").rpartition(", ")
+            assert link.get_text().replace("\xa0", " ") in (year, f"{names}, {year}")
+            assert names in citation.get_text().replace("\xa0", " ")
+
+
+def test_the_title_of_the_home_page_names_the_book_once(built: Path) -> None:
+    title = soup(built / "book" / "index.html").title
+    assert title is not None
+    assert title.get_text().count("Phases of Attention") == 1
+
+
+@every_page
 def test_a_page_loads_nothing_from_elsewhere_but_pinned_mathematics(built: Path, page: str) -> None:
     for element in soup(built / f"{page}.html").select("script[src], link[rel=stylesheet], img[src], iframe"):
         address = str(element.get("src") or element.get("href"))

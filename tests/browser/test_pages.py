@@ -200,6 +200,31 @@ def test_a_wide_figure_scrolls_inside_itself_and_its_links_stay(open_page: OpenP
 
 
 @small_page
+def test_what_is_wider_than_a_phone_fades_at_the_side_where_more_is(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, **PHONE)
+    table, figure = tab.locator(".pst-scrollable-table-container"), tab.locator(".ap-figure").first
+    for place, faded in ((table, table), (figure, figure.locator("> img:visible"))):
+        hidden = place.evaluate("place => place.scrollWidth - place.clientWidth")
+        assert hidden > 20
+        ends = {}
+        for end, position in (("first", 0), ("last", hidden)):
+            place.evaluate("(place, position) => place.scrollTo(position, 0)", position)
+            expect(place).to_have_css("--ap-before", f"{position}px")
+            expect(place).to_have_css("--ap-after", f"{hidden - position}px")
+            ends[end] = faded.evaluate("faded => getComputedStyle(faded).maskImage")
+        assert ends["first"] != ends["last"]
+        assert all(mask.startswith("linear-gradient(to right, rgba(0, 0, 0, 0)") for mask in ends.values())
+
+
+@small_page
+def test_what_fits_its_place_does_not_fade(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, viewport={"width": 1280, "height": 812})
+    expect(tab.locator(".ap-figure").first).to_have_css("--ap-after", "0px")
+    assert tab.locator(".ap-figure[data-wide], .pst-scrollable-table-container[data-wide]").count() == 0
+    assert shown(tab).first.evaluate("image => getComputedStyle(image).maskImage") == "none"
+
+
+@small_page
 def test_without_javascript_there_is_one_frame_and_a_word_about_the_others(open_page: OpenPage, page: str) -> None:
     figure = open_page(page, java_script_enabled=False).locator(".ap-explore")
     assert figure.locator("> img:visible").count() == 1
