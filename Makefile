@@ -16,6 +16,7 @@ setup:    ## make the environment in .venv (the other targets do it by themselve
 
 book: setup     ## execute and build the whole book, and say where it is
 	$(BIN)/jupyter-book build . -W -n --keep-going
+	@echo "Opened as a file, the search shows titles alone. To have all of it: $(BIN)/python -m http.server -b localhost -d _build/html"
 
 test: setup     ## run all tests, those of the built book too
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -225,6 +225,16 @@ def test_frames_of_another_size_are_refused() -> None:
         explore.show(growing, "slope", omega=[0, 1])
 
 
+@pytest.mark.usefixtures("static")
+def test_frames_with_a_text_that_is_cut_off_are_refused() -> None:
+    def wide(fig: Figure, omega: float) -> str:
+        fig.subplots().set_title("a title that is much too long " * round(1 + 4 * omega))
+        return "An empty panel with a long title."
+
+    with pytest.raises(ValueError, match="fig must hold all its texts"):
+        explore.show(wide, "wide", omega=[0, 1])
+
+
 def test_what_cannot_draw_is_refused() -> None:
     nothing: Any = None
     with pytest.raises(ValueError, match=r"^draw must be a function that draws into a figure; got None$"):

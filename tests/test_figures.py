@@ -144,6 +144,14 @@ def test_error_bars_are_one_standard_error_each_way() -> None:
     np.testing.assert_allclose(segments, [[[0, 0.9], [0, 1.1]], [[1, 1.8], [1, 2.2]]])
 
 
+def test_error_bars_may_have_unequal_halves() -> None:
+    _, ax = figures.subplots()
+    figures.experiment(ax, [0, 1], [1, 2], [[0.1, 0.2], [0.3, 0.4]], "semantic")
+    (container,) = ax.containers
+    segments = container.lines[2][0].get_segments()
+    np.testing.assert_allclose(segments, [[[0, 0.9], [0, 1.3]], [[1, 1.8], [1, 2.4]]])
+
+
 def test_points_without_a_known_error_have_no_bars() -> None:
     _, ax = figures.subplots()
     figures.experiment(ax, [0, 1], [1, 2], None, "published")
@@ -199,6 +207,13 @@ def test_a_plane_has_its_values_at_its_grid() -> None:
     np.testing.assert_array_equal(np.asarray(mesh.get_array()).reshape(3, 2), values)
     assert mesh.get_clim() == (-5, 5)
     assert [panel.get_ylabel() for panel in fig.axes] == ["", "loss"]
+
+
+def test_a_text_that_leaves_the_figure_is_refused() -> None:
+    fig, (_, right) = figures.subplots(1, 2)
+    right.set_title("a title that is much too long for a panel that fills one half of the figure")
+    with pytest.raises(ValueError, match=r"fig must hold all its texts; got one that goes .* beyond the right edge"):
+        figures.show(fig, "cut", alt="two panels with nothing in them", data=TABLE)
 
 
 def test_a_page_gets_both_themes_and_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +335,11 @@ def anything(value: Any) -> Any:
         ),
         (lambda ax: figures.experiment(ax, [0, 1], [0], None, "mixed"), "mean must be a list of 2 real numbers"),
         (lambda ax: figures.experiment(ax, [0, 1], [0, 1], [1], "mixed"), "standard_error must be a list of 2 real"),
+        (lambda ax: figures.experiment(ax, [0], [0], [[1, 2], [1, 2]], "mixed"), "standard_error must be a list of 1"),
+        (
+            lambda ax: figures.experiment(ax, [0], [0], anything([[1], [1, 2]]), "mixed"),
+            "standard_error must be a list of 1",
+        ),
         (lambda ax: figures.heatmap(ax, [[0.5]], limits=anything((0,))), r"limits must be a real array of shape \(2\)"),
         (lambda ax: figures.heatmap(ax, [[0.5]], limits=anything(("a", "b"))), "limits must be a real array"),
         (lambda ax: figures.heatmap(ax, [[0.5]], limits=(0, np.inf)), "limits must be finite"),

@@ -28,7 +28,7 @@ def main() -> None:
         left.annotate(
             name, point, (0, 10), textcoords="offset points", ha="center", color="white", weight="bold", fontsize=8
         )
-    left.set(aspect="equal", xticks=[], yticks=[], title="one risk, two kinds of minimum")
+    left.set(aspect="equal", xticks=[], yticks=[], title="two kinds of minimum")
     left.grid(visible=False)
 
     scan = stored.load("alpha-scan").groupby("alpha")
@@ -36,7 +36,7 @@ def main() -> None:
         loss = scan[f"{name}_train_loss"].agg(["mean", "sem"])
         right.plot(loss.index, loss["mean"], **figures.look(name))
         figures.experiment(right, loss.index, loss["mean"], loss["sem"], name, label=name)
-    right.set(title="more data, another winner", xlabel="sentences per dimension", ylabel="training loss")
+    right.set(title="with more data they cross", xlabel="sentences per dimension", ylabel="training loss")
     right.legend()
     with mpl.rc_context(STYLE | {"svg.hashsalt": "cover"}):
         fig.savefig(COVER, facecolor=PAPER, metadata={"Date": None})

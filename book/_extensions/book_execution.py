@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jupytext
+import nbclient
 from filelock import FileLock
+from jupyter_cache.executors import utils
 from myst_nb.sphinx_ import NbMetadataCollector
-from nbclient.exceptions import CellTimeoutError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from sphinx.util import logging
 
 if TYPE_CHECKING:
@@ -85,6 +87,19 @@ def _agrees(stamp: Path, value: str) -> bool:
     return stamp.exists() and stamp.read_text(encoding="utf-8") == value
 
 
+def execute(notebook: NotebookNode, **options: Any) -> NotebookNode:
+    """Execute a notebook as nbclient does, but take a kernel that dies for an error of the cell that it ran."""
+    begun: list[NotebookNode] = []
+
+    def note(cell: NotebookNode, cell_index: int) -> None:
+        begun.append(cell)
+
+    try:
+        return nbclient.execute(notebook, on_cell_execute=note, **options)
+    except DeadKernelError:
+        raise CellExecutionError.from_cell_and_msg(begun[-1], {"traceback": ["The kernel died."]}) from None
+
+
 def describe_failure(chapter: Path, traceback: str) -> str:
     """Say in one sentence which code cell of `chapter` the execution stopped at, and why.
 
@@ -93,9 +108,9 @@ def describe_failure(chapter: Path, traceback: str) -> str:
     cells = [cell for cell in jupytext.read(chapter).cells if cell.cell_type == "code"]
     number = next((n for n, cell in enumerate(cells, 1) if _is_reported(cell, traceback)), None)
     begins = f", which begins `{cells[number - 1].source.strip().splitlines()[0]}`," if number else ""
-    lines = re.sub(r"\x1b\[[\d;]*m", "", traceback).strip().splitlines()
-    timeout = next((line for line in lines if "timed out" in line), None)
-    reason = timeout or lines[-1]
+    plain = re.sub(r"\x1b\[[\d;]*m", "", traceback).strip()
+    timeout = re.search(r"^nbclient\.exceptions\.CellTimeoutError: (.*)", plain, flags=re.MULTILINE)
+    reason = timeout[1] if timeout else plain.rpartition("\n")[2] or "It left no message."
     return f"Code cell {number or '?'}{begins} failed. {reason}"
 
 
@@ -110,6 +125,7 @@ def _is_reported(cell: NotebookNode, traceback: str) -> bool:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
+    utils.executenb = execute  # the cache lets a dead kernel end the whole build, and has no setting for it
     freshness = Freshness()
     app.connect("config-inited", freshness.discard_what_is_stale)
     app.connect("build-finished", freshness.finish)

@@ -8,6 +8,7 @@ a page.
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention_phases._page import STATIC
+from sphinx.util import logging
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -26,8 +28,11 @@ FILES = {
     "image/webp": ("_images", "webp"),
     "text/csv": ("_downloads", "csv"),
 }
-MIME_TYPES = "|".join(map(re.escape, FILES))
-ADDRESS = re.compile(rf"""(<(?:img|a)\s[^<>]*?\b(?:src|href)=")data:({MIME_TYPES});base64,([A-Za-z0-9+/=]+)""")
+TAG = re.compile(r"""<(?:img|a)\s(?:[^<>"']|"[^"]*"|'[^']*')*+>""", re.IGNORECASE)
+ATTRIBUTE = re.compile(r"""(\s(?P<name>[^\s=<>"']+)\s*=\s*)(?P<value>"[^"]*"|'[^']*')""")
+ADDRESS = re.compile(rf"^data:({'|'.join(map(re.escape, FILES))});base64,([^#]*)", re.IGNORECASE)
+
+logger = logging.getLogger(__name__)
 
 
 def store(root: Path, mime_type: str, content: bytes) -> str:
@@ -46,12 +51,21 @@ def move_to_files(app: Sphinx, pagename: str, templatename: str, context: dict[s
     """Replace the data: addresses in a page's body by those of files."""
 
     def to_file(found: re.Match[str]) -> str:
-        before, mime_type, content = found.groups()
-        path = store(Path(app.outdir), mime_type, base64.b64decode(content))
-        return f"{before}{context['pathto'](path, 1)}"
+        try:
+            content = base64.b64decode("".join(found[2].split()), validate=True)
+        except binascii.Error as error:
+            logger.warning("an image or a link has broken base64 data: %s", error, location=pagename)
+            return found[0]
+        return str(context["pathto"](store(Path(app.outdir), found[1].lower(), content), 1))
+
+    def in_attribute(found: re.Match[str]) -> str:
+        if found["name"].lower() not in ("src", "href"):
+            return found[0]
+        quote, address = found["value"][0], found["value"][1:-1]
+        return found[1] + quote + ADDRESS.sub(to_file, address) + quote
 
     if "body" in context:
-        context["body"] = ADDRESS.sub(to_file, context["body"])
+        context["body"] = TAG.sub(lambda tag: ATTRIBUTE.sub(in_attribute, tag[0]), context["body"])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -59,6 +73,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     os.environ[STATIC] = "1"
     app.connect("html-page-context", move_to_files)
     app.add_css_file("book.css")
-    for script in ("explore.js", "print.js"):
+    for script in ("explore.js", "print.js", "scroll.js"):
         app.add_js_file(script, loading_method="defer")
     return {"parallel_read_safe": True, "parallel_write_safe": True}

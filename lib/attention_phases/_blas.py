@@ -1,6 +1,7 @@
 """Linear algebra on one thread."""
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -10,6 +11,7 @@ from threadpoolctl import ThreadpoolController
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _POOLS = ThreadpoolController()
+_ALONE = threading.RLock()
 
 
 def one_thread(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -17,11 +19,14 @@ def one_thread(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     NumPy and SciPy each bring a pool of BLAS threads, and the two wait for each other. With one thread the digits of a
     result do not depend on the number of cores either.
+
+    The pools belong to the process. So Python threads take turns: where two calls overlapped, the first to end would
+    lift the limit of the other. To compute in parallel, use processes.
     """
 
     @functools.wraps(function)
     def limited(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with _POOLS.limit(limits=1, user_api="blas"):
+        with _ALONE, _POOLS.limit(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
     return limited

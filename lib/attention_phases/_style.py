@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from cycler import cycler
+from matplotlib.rcsetup import cycler
 
 # Each colour has a counterpart for the dark theme. The dark figure is the light one with these exchanged, so
 # no colour on the left may stand for two things. Pure black is matplotlib's own default for text.

@@ -90,6 +90,7 @@ class _Painter:
         _page.check_alt(f"the text that draw returns for {dict(values)}", alt)
         if not np.array_equal(size, fig.get_size_inches()):
             raise ValueError(f"draw must leave the figure's size as it is, {size}; got {fig.get_size_inches()}")
+        figures.check_fits(fig)
         return fig, alt
 
     def frame(self, values: Mapping[str, Value]) -> tuple[_page.Drawing, str]:

@@ -29,6 +29,7 @@ from attention_phases._style import LOOKS, PAPER, SHADES, STYLE, Look
 WIDTH = 6.0  # inches: text of 10 pt comes out at 16.7 px where a page shows the figure 720 px wide
 LONGEST_ANNOTATED = 8  # cells of a matrix with more rows or columns are too small for their numbers
 LINEWIDTH = 1.8
+CUT = 0.02  # inches that a text may reach beyond the figure: its box is a little larger than its ink
 FLATTEST, TALLEST = 0.05, 3.0  # a figure's height over its width
 
 
@@ -103,17 +104,29 @@ def experiment(
     *,
     label: str | None = None,
 ) -> None:
-    """Draw points at `x`, `mean` (n,), with bars of one `standard_error` (n,), or none where that is None.
+    """Draw points at `x`, `mean` (n,), with bars of one `standard_error`, or none where that is None.
 
-    A point or bar that is not a number is left out.
+    `standard_error` is (n,), or (2, n) for bars of unequal halves, down and up. A point or bar that is not a
+    number is left out.
     """
     style, across = _look(look), _curve("x", x)
     height = _curve("mean", mean, across)
-    error = None if standard_error is None else _curve("standard_error", standard_error, across)
+    error = None if standard_error is None else _bars(standard_error, across)
     ax.errorbar(
         across, height, error, color=style.color, marker=style.marker, linestyle="none", label=label,
         zorder=3, markersize=5, markerfacecolor=PAPER, markeredgewidth=1.3, elinewidth=1.3, capsize=3,
     )  # fmt: skip
+
+
+def _bars(standard_error: ArrayLike, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the lengths of bars, (n,) or (2, n)."""
+    try:
+        halves = np.asarray(standard_error)
+    except ValueError:  # rows of unequal length
+        halves = np.empty(0)
+    if halves.ndim == 2 and len(halves) == 2:
+        return np.array([_curve("standard_error", half, x) for half in halves])
+    return _curve("standard_error", standard_error, x)
 
 
 def _curve(name: str, values: ArrayLike, x: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
@@ -269,18 +282,31 @@ class Shown:
         return {"text/html": html, "image/png": base64.b64encode(self.png).decode(), "text/plain": repr(self)}
 
 
+def check_fits(fig: Figure) -> None:
+    """Raise ValueError where a text is cut off at the figure's edge, as a title wider than its panel may be."""
+    fig.draw_without_rendering()
+    box, (width, height) = fig.get_tightbbox(), fig.get_size_inches()
+    beyond = {"left": -box.x0, "right": box.x1 - width, "lower": -box.y0, "upper": box.y1 - height}
+    edge = max(beyond, key=lambda edge: beyond[edge])
+    if beyond[edge] > CUT:
+        raise ValueError(
+            f"fig must hold all its texts; got one that goes {beyond[edge]:.2f} inches beyond the {edge} edge"
+        )
+
+
 def show(fig: Figure, name: str, *, alt: str, data: pd.DataFrame) -> Shown:
     """Finish the figure, for the page or the notebook to display.
 
     `name` is a slug ("attention-matrices") and names the files that readers download; `alt` says in a
-    sentence what is to be seen; `data` is the table behind the figure. ValueError where one of them is unfit.
-    The same calls give the same bytes.
+    sentence what is to be seen; `data` is the table behind the figure. ValueError where one of them is unfit,
+    or where a text leaves the figure. The same calls give the same bytes.
     """
     if not isinstance(fig, Figure):
         raise ValueError(f"fig must be a matplotlib Figure; got {_checks.shown(fig)}")
     _page.check_name(name)
     _page.check_alt("alt", alt)
     csv = _page.csv_table(data)
+    check_fits(fig)
     shown = Shown(name, alt, _page.draw_svg(fig, name), _page.draw_png(fig), csv)
     plt.close(fig)
     return shown

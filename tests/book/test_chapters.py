@@ -39,9 +39,11 @@ def article(built: Path, page: str) -> Tag:
 
 
 def executed(page: str) -> Any:
-    """The notebook of a page, with its outputs."""
+    """The notebook of a page, with its outputs: MyST-NB's own copy has none where the page was read from the cache."""
     path = ROOT / "_build" / "jupyter_execute" / f"{page}.ipynb"
-    return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+    notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
+    _, merged = get_cache(ROOT / "_build" / ".jupyter_cache").merge_match_into_notebook(notebook)
+    return merged
 
 
 def texts_of(output: Any) -> list[str]:
@@ -127,6 +129,25 @@ def test_links_and_anchors_of_the_book_resolve(built: Path, page: str) -> None:
         if not target.is_file() or (anchored and soup(target).find(id=unquote(parts.fragment)) is None):
             broken.append(reference)
     assert not broken
+
+
+@every_page
+def test_the_list_of_references_has_the_labels_of_the_citations(built: Path, page: str) -> None:
+    for citation in article(built, page).select(".bibtex-citation"):
+        for link in citation.select("a"):
+            entry = soup(built / "book" / "references.html").find(id=urlsplit(str(link["href"])).fragment)
+            assert isinstance(entry, Tag)
+            label = entry.select_one(".label")
+            assert label is not None
+            names, _, year = label.get_text().strip("[]").rpartition(", ")
+            assert link.get_text().replace("\xa0", " ") in (year, f"{names}, {year}")
+            assert names in citation.get_text().replace("\xa0", " ")
+
+
+def test_the_title_of_the_home_page_names_the_book_once(built: Path) -> None:
+    title = soup(built / "book" / "index.html").title
+    assert title is not None
+    assert title.get_text().count("Phases of Attention") == 1
 
 
 @every_page

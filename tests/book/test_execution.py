@@ -58,23 +58,49 @@ def small_book(tmp_path: Path) -> Path:
 
 
 def test_a_failing_cell_fails_the_build_by_name_every_time(small_book: Path, build_book: Build) -> None:
-    write_toc(small_book, "index", "broken", "endless", "noisy")
+    write_toc(small_book, "index", "broken", "dying", "endless", "noisy")
     write_page(small_book, "index", "1 + 1")
     write_page(small_book, "broken", "'in order'", "x = 1\nraise RuntimeError('on purpose')", "'never reached'")
+    write_page(small_book, "dying", "'in order'", "z = 3\nimport os\nos._exit(3)", "'never reached'")
     write_page(small_book, "endless", "y = 2\nimport time\ntime.sleep(60)")
     write_page(small_book, "noisy", "import warnings", "warnings.warn('take care')")
     for _ in range(2):
         result = build_book(small_book)
         assert result.returncode != 0
-        broken, endless = (line for line in result.stdout.splitlines() if "Code cell" in line)
+        broken, dying, endless = (line for line in result.stdout.splitlines() if "Code cell" in line)
         assert "broken.md" in broken
         assert "Code cell 2, which begins `x = 1`, failed. RuntimeError: on purpose" in broken
+        assert "dying.md" in dying
+        assert "Code cell 2, which begins `z = 3`, failed. The kernel died." in dying
         assert "endless.md" in endless
         assert "Code cell 1, which begins `y = 2`, failed." in endless
         assert "timed out while it was being executed, after 2 seconds" in endless
         (noisy,) = (line for line in result.stdout.splitlines() if "stderr was found" in line)
         assert "noisy.md" in noisy
         assert "cell 3" in noisy  # the heading is a cell, too
+
+
+@pytest.mark.parametrize(
+    ("traceback", "reason"),
+    [
+        (" \n", "It left no message."),
+        ("Traceback\nthe first try timed out\n\x1b[31mValueError\x1b[0m: no answer\n", "ValueError: no answer"),
+        (
+            "nbclient.exceptions.CellTimeoutError: A cell timed out, after 2 seconds.\nMore.",
+            "A cell timed out, after 2 s",
+        ),
+    ],
+)
+def test_a_failure_is_described_by_its_own_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traceback: str, reason: str
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_extensions"))
+    import book_execution
+
+    (tmp_path / "book").mkdir()
+    write_page(tmp_path, "page", "1 + 1")
+    found = book_execution.describe_failure(tmp_path / "book" / "page.md", traceback)
+    assert found.startswith(f"Code cell ? failed. {reason}")
 
 
 def test_pages_are_executed_exactly_when_they_or_the_library_have_changed(small_book: Path, build_book: Build) -> None:

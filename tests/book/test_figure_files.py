@@ -8,10 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 from bs4 import BeautifulSoup, Tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["index", "first", "deep/second"]
@@ -128,3 +133,54 @@ def test_a_second_build_renews_what_has_changed_alone(source: Path, pages: Path)
     assert len(after & before) == 4  # the first figure, its table and the two frames at omega = 0 are the same
     assert second.stat().st_mtime_ns == untouched
     assert all(path.is_file() for path in files(pages, "deep/second"))
+
+
+SVG = "data:image/svg+xml;base64,PHN2Zy8+"  # <svg/>
+FILE = "_images/d4dc56669143034f.svg"
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A function that returns the body of a page as the extension leaves it."""
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_extensions"))
+    import figure_files
+
+    app: Any = SimpleNamespace(outdir=tmp_path)
+
+    def move(body: str) -> str:
+        context = {"body": body, "pathto": lambda path, _resource: path}
+        figure_files.move_to_files(app, "chapter", "page.html", context, None)
+        return str(context["body"])
+
+    return move
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<img src="@">',
+        '<img alt="x>y" src="@">',
+        "<img alt='5\" wide' src='@'>",
+        '<IMG SRC = "@">',
+        '<a download="x.svg" href="@#dark">',
+        '<img\nclass="only-dark"\nsrc="@">',
+    ],
+)
+def test_an_address_is_found_however_the_tag_is_written(moved: Callable[[str], str], tmp_path: Path, tag: str) -> None:
+    assert moved(tag.replace("@", SVG)) == tag.replace("@", FILE)
+    assert (tmp_path / FILE).read_text() == "<svg/>"
+
+
+@pytest.mark.parametrize("tag", ['<img data-src="@">', """<img alt=' src="@"'>""", '<p src="@">', 'src="@"'])
+def test_what_is_no_address_of_an_image_or_link_stays(moved: Callable[[str], str], tag: str) -> None:
+    assert moved(tag.replace("@", SVG)) == tag.replace("@", SVG)
+
+
+def test_broken_data_is_a_warning_that_names_the_page(
+    moved: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    body = '<img src="data:image/png;base64,abc!">'
+    assert moved(body) == body
+    (record,) = caplog.records
+    assert record.getMessage().startswith("an image or a link has broken base64 data")
+    assert vars(record)["location"] == "chapter"

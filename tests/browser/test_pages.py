@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 import yaml
+from attention_phases._style import DARK, DARK_PAPER, INK
 from bs4 import BeautifulSoup, Tag
 from PIL import Image
+from playwright.sync_api import expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +39,11 @@ every_page = pytest.mark.parametrize(
     ("site", "page"), SMALL + [("real", page) for page in real_pages()], indirect=["site"]
 )
 small_page = pytest.mark.parametrize(("site", "page"), [("small", "first")], indirect=["site"])
+menu_page = pytest.mark.parametrize(
+    ("site", "page"),
+    [("small", "first"), ("real", "book/index"), ("real", "book/positional-semantic/teacher-student")],
+    indirect=["site"],
+)
 
 
 def shown(tab: Page) -> Locator:
@@ -64,6 +72,29 @@ def test_each_figure_shows_the_picture_of_the_theme(open_page: OpenPage, page: s
 def test_no_page_scrolls_sideways_on_a_phone(open_page: OpenPage, page: str) -> None:
     tab = open_page(page, **PHONE)
     assert tab.evaluate("document.documentElement.scrollWidth") == 375
+
+
+@menu_page
+@pytest.mark.parametrize("width", [375, 900])
+@pytest.mark.parametrize("menu", ["primary", "secondary"])
+def test_a_button_opens_the_sidebar_and_another_the_contents(
+    open_page: OpenPage, page: str, width: int, menu: str
+) -> None:
+    tab = open_page(page, viewport={"width": width, "height": 812}, has_touch=True)
+    link = tab.locator(f"#pst-{menu}-sidebar-modal a, #pst-{menu}-sidebar a").first
+    expect(link).not_to_be_in_viewport()
+    tab.get_by_role("button", name=f"Toggle {menu} sidebar").tap()
+    expect(link).to_be_in_viewport()
+    tab.touchscreen.tap(*{"primary": (width - 20, 400), "secondary": (20, 400)}[menu])  # beside what has opened
+    expect(link).not_to_be_in_viewport()
+
+
+@menu_page
+def test_a_wide_page_has_one_search_box(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, viewport={"width": 1280, "height": 812})
+    expect(tab.get_by_role("button", name="Search").filter(visible=True)).to_have_count(1)
+    tab.get_by_role("button", name="Search").click()
+    expect(tab.get_by_role("searchbox").filter(visible=True)).to_have_count(1)
 
 
 @every_page
@@ -97,15 +128,17 @@ def test_a_page_with_its_frames_is_light(site: Path, page: str) -> None:
 
 @small_page
 def test_a_dark_picture_is_bright_on_a_transparent_ground(open_page: OpenPage, page: str) -> None:
-    for theme, ground, ink in (("light", 255, 0x1F), ("dark", 0x12, 0xDF)):
+    grounds = {"light": "#ffffff", "dark": DARK_PAPER}
+    inks = {"light": INK, "dark": DARK[INK]}
+    for theme, other in (("light", "dark"), ("dark", "light")):
         tab = open_page(page, color_scheme=theme)
         picture = shown(tab).first
         assert loaded(picture)
-        pixels = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
-        reds = pixels.getchannel("R").histogram()
-        assert reds.index(max(reds)) == ground
-        assert reds[ink] > 100
-        assert reds[0xDF if theme == "light" else 0x1F] < reds[ink]
+        pixels = Image.open(io.BytesIO(picture.screenshot())).convert("RGB").tobytes()
+        counts = Counter(f"#{pixels[start : start + 3].hex()}" for start in range(0, len(pixels), 3))
+        assert max(counts, key=counts.__getitem__) == grounds[theme]
+        assert counts[inks[theme]] > 100
+        assert inks[other] not in counts
 
 
 @small_page
@@ -164,6 +197,31 @@ def test_a_wide_figure_scrolls_inside_itself_and_its_links_stay(open_page: OpenP
     figure.evaluate("figure => figure.scrollTo(50, 0)")
     assert figure.evaluate("figure => figure.scrollLeft") == 50
     assert links.bounding_box() == before
+
+
+@small_page
+def test_what_is_wider_than_a_phone_fades_at_the_side_where_more_is(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, **PHONE)
+    table, figure = tab.locator(".pst-scrollable-table-container"), tab.locator(".ap-figure").first
+    for place, faded in ((table, table), (figure, figure.locator("> img:visible"))):
+        hidden = place.evaluate("place => place.scrollWidth - place.clientWidth")
+        assert hidden > 20
+        ends = {}
+        for end, position in (("first", 0), ("last", hidden)):
+            place.evaluate("(place, position) => place.scrollTo(position, 0)", position)
+            expect(place).to_have_css("--ap-before", f"{position}px")
+            expect(place).to_have_css("--ap-after", f"{hidden - position}px")
+            ends[end] = faded.evaluate("faded => getComputedStyle(faded).maskImage")
+        assert ends["first"] != ends["last"]
+        assert all(mask.startswith("linear-gradient(to right, rgba(0, 0, 0, 0)") for mask in ends.values())
+
+
+@small_page
+def test_what_fits_its_place_does_not_fade(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, viewport={"width": 1280, "height": 812})
+    expect(tab.locator(".ap-figure").first).to_have_css("--ap-after", "0px")
+    assert tab.locator(".ap-figure[data-wide], .pst-scrollable-table-container[data-wide]").count() == 0
+    assert shown(tab).first.evaluate("image => getComputedStyle(image).maskImage") == "none"
 
 
 @small_page

@@ -53,6 +53,15 @@ def test_the_way_without_make_builds_the_book_as_make_does() -> None:
     assert recipe in readme_commands()
 
 
+def test_the_way_without_make_is_run_in_its_order_on_each_system() -> None:
+    job = workflow()["jobs"]["without-make"]
+    steps = [step for step in job["steps"] if "run" in step]
+    assert [step["run"] for step in steps] == [line for line in readme_commands() if not line.startswith("make ")]
+    assert [step["run"] for step in steps if "if" in step] == [line for line in readme_commands() if "torch==" in line]
+    systems = [entry["os"].partition("-")[0] for entry in job["strategy"]["matrix"]["include"]]
+    assert sorted(systems) == ["macos", "ubuntu", "windows"]
+
+
 def test_the_workflow_runs_ci_run() -> None:
     assert "bash .ci/run" in ci_commands()
 
@@ -81,6 +90,10 @@ def test_the_citation_has_the_version_of_the_package() -> None:
         ("book/.ipynb_checkpoints/index.md", True),
         (".mypy_cache/x", True),
         ("dist/attention_phases-0.1.0-py3-none-any.whl", True),
+        ("book/data/.scaling.jsonl", True),
+        ("book/data/.scaling.jsonl.lock", True),
+        ("book/data/.scaling.csv", True),
+        ("book/data/scaling.csv.lock", True),
         ("lib/attention_phases/sweeps.py", False),
         ("lib/attention_phases/positional_semantic/build.py", False),
         ("book/data/scaling.csv", False),

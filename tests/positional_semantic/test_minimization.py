@@ -7,11 +7,12 @@ import os
 import pickle
 import tracemalloc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from attention_phases import stored
 from attention_phases.positional_semantic import (
     ConvergenceError,
     Dataset,
@@ -350,14 +351,12 @@ CITED = {
 }
 
 
-class Ours(NamedTuple):
-    mean: dict[tuple[str, float], Array]  # (start, alpha): the four quantities
-    spread: dict[str, Array]  # start: their standard deviations from run to run, pooled over the alphas
+Means = dict[tuple[str, float], Array]
 
 
 @pytest.fixture(scope="module")
-def ours() -> Ours:
-    """Minima from both informed starts at d = 1000, of a few data sets."""
+def ours() -> Means:
+    """The four quantities at the minima from both informed starts, d = 1000: means over a few data sets."""
     runs: dict[tuple[str, float], list[Array]] = {}
     for alpha in ALPHAS:
         for seed in range(N_SEEDS):
@@ -366,35 +365,38 @@ def ours() -> Ours:
                 fit = minimize_risk(dataset, start, tolerance=1e-5)
                 found = np.array([abs(float(fit.theta)) / 0.25, abs(float(fit.m)), fit.test_error, fit.train_loss])
                 runs.setdefault((start, alpha), []).append(found)
-    variance = {key: np.var(run, axis=0, ddof=1) for key, run in runs.items()}
-    return Ours(
-        mean={key: np.mean(run, axis=0) for key, run in runs.items()},
-        spread={start: np.sqrt(np.mean([variance[start, alpha] for alpha in ALPHAS], axis=0)) for start in STARTS},
-    )
+    return {key: np.mean(run, axis=0) for key, run in runs.items()}
 
 
-def tolerances(ours: Ours, start: str, n_comparisons: int) -> Array:
+def tolerances(start: str, n_comparisons: int) -> Array:
     """How far a published mean may be from ours.
 
     The published values are means over an unknown number of runs, at least one, and come without a spread. If theirs
-    scatter as ours do, the difference of the means has at most the variance of one run times 1 + 1/N_SEEDS. Ours is
-    known with 3 (N_SEEDS - 1) degrees of freedom. All comparisons together then fail by chance once in a hundred
-    times, or less often.
+    scatter as ours do, the difference of the means has at most the variance of one run times 1 + 1/N_SEEDS. The
+    variance of one run is that of the 16 draws of the stored table at each of `ALPHAS`, pooled: 45 degrees of freedom.
+    All comparisons together then fail by chance once in a hundred times, or less often.
     """
-    quantile = stats.t.ppf(1 - 0.01 / (2 * n_comparisons), len(ALPHAS) * (N_SEEDS - 1))
-    result: Array = quantile * np.sqrt(1 + 1 / N_SEEDS) * ours.spread[start]
+    table = stored.load("alpha-scan")
+    table = table[table["alpha"].isin(ALPHAS)]
+    quantities = table[[f"{start}_{name}" for name in ("theta", "m", "test_error", "train_loss")]].abs()
+    draws = quantities.assign(**{f"{start}_theta": quantities[f"{start}_theta"] / 0.25}).groupby(table["alpha"])
+    degrees = len(table) - len(ALPHAS)
+    assert set(table["d"]) == {1000}
+    assert degrees == 45
+    quantile = stats.t.ppf(1 - 0.01 / (2 * n_comparisons), degrees)
+    result: Array = quantile * np.sqrt((1 + 1 / N_SEEDS) * draws.var().mean().to_numpy())
     return result
 
 
 @pytest.mark.slow
-def test_minima_agree_with_cited_experiments(ours: Ours) -> None:
+def test_minima_agree_with_cited_experiments(ours: Means) -> None:
     for (start, alpha), cited in CITED.items():
-        difference = ours.mean[start, alpha] - cited
-        assert (np.abs(difference) <= tolerances(ours, start, 4 * len(CITED))).all()
+        difference = ours[start, alpha] - cited
+        assert (np.abs(difference) <= tolerances(start, 4 * len(CITED))).all()
 
 
 @pytest.mark.slow
-def test_minima_agree_with_all_published_experiments(ours: Ours) -> None:
+def test_minima_agree_with_all_published_experiments(ours: Means) -> None:
     folder = os.environ.get("ATTENTION_PHASES_REFERENCE")
     if folder is None:
         pytest.skip("ATTENTION_PHASES_REFERENCE does not name the folder with the published experiments")
@@ -407,15 +409,15 @@ def test_minima_agree_with_all_published_experiments(ours: Ours) -> None:
             for column in ("theta_over_sigma2", "m", "epsilon_g", "epsilon_t")
         ]
         for alpha in ALPHAS:
-            difference = ours.mean[start, alpha] - [curve(alpha) for curve in curves]
-            assert (np.abs(difference) <= tolerances(ours, start, 4 * len(STARTS) * len(ALPHAS))).all()
+            difference = ours[start, alpha] - [curve(alpha) for curve in curves]
+            assert (np.abs(difference) <= tolerances(start, 4 * len(STARTS) * len(ALPHAS))).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
-def test_the_semantic_minimum_is_the_lower_one_above_the_transition(ours: Ours, alpha: float) -> None:
+def test_the_semantic_minimum_is_the_lower_one_above_the_transition(ours: Means, alpha: float) -> None:
     """The published alpha_c(0.3) is 1.241."""
-    assert ours.mean["semantic", alpha][3] < ours.mean["positional", alpha][3]
+    assert ours["semantic", alpha][3] < ours["positional", alpha][3]
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,22 @@
+"""Give the home page a title in which the book's name, its own heading, stands once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+HOME = "How attention learns"
+
+
+def name_home(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Set the title of the home page, which the theme continues with the book's name."""
+    if pagename == app.config.root_doc:
+        context["title"] = HOME
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.connect("html-page-context", name_home)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
