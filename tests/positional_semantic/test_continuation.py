@@ -40,7 +40,7 @@ FOLD = 2 / (3 * np.sqrt(3))
 def test_differences_are_near_the_derivatives() -> None:
     slopes = jacobian(Cubic(), Cubic().evaluate(np.array([2.0, 4.0]), 6.0))
     # a step of 0.01 in u^3: 3 u^2 + 0.03 u + 0.0001
-    np.testing.assert_allclose(slopes, [[11.0601, 0], [-2, 1]], rtol=1e-9)
+    np.testing.assert_allclose(slopes, np.array([[11.0601, 0.0], [-2.0, 1.0]]), rtol=1e-9)
 
 
 def test_newton_finds_a_root_and_says_where_there_is_none() -> None:
