@@ -58,10 +58,9 @@ def test_steps_begin_at_the_start_and_are_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize("valley", ["semantic", "positional"])
-def test_gamp_rests_where_a_descent_stays(valley: str) -> None:
+def test_gamp_rests_in_the_valley_where_it_starts(valley: str) -> None:
     row = gamp_minimum(100, 1.5, 2, valley)
     assert row["gradient_norm"] <= 1e-8
-    assert row["moved"] < 1e-4
     larger = {"semantic": abs(row["theta"]) / 0.25, "positional": abs(row["m"])}
     assert max(larger, key=lambda name: larger[name]) == valley
     with pytest.raises(ValueError, match="valley must be one of"):

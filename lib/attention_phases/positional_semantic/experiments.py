@@ -156,25 +156,20 @@ def gamp_steps(d: int, alpha: float, seed: int) -> dict[str, Any]:
 
 
 def gamp_minimum(d: int, alpha: float, seed: int, valley: str) -> dict[str, Any]:
-    """Where GAMP comes to rest from the informed start of a valley.
-
-    `moved` is how far a descent from there still goes, relative to |Q|; V is the response when the overlaps settled.
-    """
+    """Where GAMP comes to rest from the informed start of a valley. V is the response when the overlaps settled."""
     _checks.choice("valley", valley, ("semantic", "positional"))
     dataset = _dataset(d, alpha, seed, "orthonormal")
     run = gamp(dataset, "semantic" if valley == "semantic" else "positional", max_iterations=5000, must_converge=False)
-    fit = minimize_risk(dataset, run.query)
-    sign = np.sign(np.vdot(run.query, fit.query))
+    overlaps = run.overlaps
     return {
-        "theta": float(sign * run.overlaps.theta[-1]),
-        "m": float(sign * run.overlaps.m[-1]),
-        "q": float(run.overlaps.q[-1]),
-        "V": float(run.overlaps.V[run.n_iterations if run.settled_at is None else run.settled_at]),
+        "theta": float(overlaps.theta[-1]),
+        "m": float(overlaps.m[-1]),
+        "q": float(overlaps.q[-1]),
+        "V": float(overlaps.V[run.n_iterations if run.settled_at is None else run.settled_at]),
         "train_loss": run.train_loss,
         "gradient_norm": run.residual,
         "n_iterations": run.n_iterations,
         "n_higher": float("nan") if run.n_higher is None else float(run.n_higher),
-        "moved": float(np.linalg.norm(sign * run.query - fit.query) / np.linalg.norm(fit.query)),
     }
 
 
