@@ -27,6 +27,7 @@ Sample = tuple[float, float, float, float, float, float]
 State = tuple[float, float, float, float, float, float]
 
 _BLOCK = 1024  # samples that a thread takes at a time
+_WORTH_A_THREAD = 4  # blocks; with fewer, starting a thread takes longer than it saves
 _ROOT2 = math.sqrt(2)
 # compiled at the first call and kept beside this file; division by zero gives infinity; other threads run meanwhile
 _compiled = numba.njit(cache=True, error_model="numpy", nogil=True)
@@ -47,8 +48,8 @@ def two_token_minima(
         function(samples, precision, limits, start, min(start + _BLOCK, n), points, values)
 
     starts = range(0, n, _BLOCK)
-    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(starts))  # type: ignore[attr-defined]
-    if n_threads == 1:
+    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(starts) // _WORTH_A_THREAD)  # type: ignore[attr-defined]
+    if n_threads <= 1:
         for start in starts:
             block(start)
     else:
