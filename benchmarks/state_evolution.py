@@ -4,7 +4,8 @@ The textbook way, as honest versions of what is in use: the product of two 12-po
 (xi_1, xi_2) and one for (eta_1, eta_2); the proximal map of each node from w; damped iteration until no overlap changes
 by more than 1e-4. Three times: as a loop over the 144 nodes with SciPy's BFGS at its defaults, the loss written as the
 paper prints it, with the softmax of a matrix and a trace; the same loop with the loss reduced, for two tokens, to two
-logistic functions; and with all nodes in one array and plain gradient descent. Damping is 0.5, or 0.8 on the positional branch, where 0.5 does not converge.
+logistic functions; and with all nodes in one array and plain gradient descent. Damping is 0.5, or 0.8 on the positional
+branch, where 0.5 does not converge.
 
 Both ways start without knowledge of the answer: ours from its own guess; the textbook way from Q = Q* (with noise of
 1 %: exactly at Q* nothing is left of eta) or from Q along 1_d, with V = 1. The published experiments start at Q = 1_d;
