@@ -281,6 +281,14 @@ def test_below_its_end_the_semantic_branch_does_not_exist() -> None:
     assert above.theta > 0
 
 
+def test_a_branch_is_found_far_from_where_its_guess_works() -> None:
+    """With many samples the student is that of the population risk, and V falls as 1/alpha."""
+    near, far = (solve_state_evolution(Task(), alpha) for alpha in (400, 3000))
+    assert float(near.V) * 400 == pytest.approx(float(far.V) * 3000, rel=0.01)
+    with pytest.raises(NoSuchPointError, match=r"the semantic branch does not exist at alpha = 0\.01"):
+        solve_state_evolution(Task(), 0.01)
+
+
 def test_positional_attention_without_a_positional_teacher() -> None:
     """At omega = 0 the positions are noise to fit; with many samples they are of no use."""
     task = Task(omega=0.0)

@@ -36,6 +36,8 @@ _GAIN = 1.3  # errors shrink about by this many powers of two with each doubling
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
 _FINEST = 21
+# times alpha: where a branch is searched that does not come out at alpha itself, to be followed from there
+_ELSEWHERE = (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 1 / 8, 32.0, 1 / 32, 128.0, 1 / 128)
 
 
 @one_thread
@@ -257,7 +259,7 @@ def _find(equations: BranchEquations, alpha: float) -> _Found:
     if found is not None:
         return found
     ends: dict[bool, NoSuchPointError] = {}  # of the piece above this alpha, and of the piece below
-    for factor in (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125):
+    for factor in _ELSEWHERE:
         if (factor > 1) in ends:
             continue
         found = _root_from_guess(equations, factor * alpha)
@@ -270,7 +272,7 @@ def _find(equations: BranchEquations, alpha: float) -> _Found:
     if ends:
         raise next(iter(ends.values()))
     raise ConvergenceError(
-        f"no {equations.branch.name} solution was found at alpha = {alpha:g}, nor from alpha/8 to 8 alpha",
+        f"no {equations.branch.name} solution was found at alpha = {alpha:g}, nor from alpha/128 to 128 alpha",
         last=None,
         residual=np.inf,
     )
