@@ -95,6 +95,16 @@ def test_sliders_have_names_and_values_in_words(draw: Drawer) -> None:
 
 
 @pytest.mark.usefixtures("static")
+def test_a_page_learns_whether_the_panels_of_the_frames_stand_side_by_side() -> None:
+    def pair(fig: Figure, omega: float) -> str:
+        fig.subplots(1, 2)
+        return f"Two empty panels for omega {omega}."
+
+    assert '<div class="ap-figure ap-panels ap-explore">' in page(explore.show(pair, "pair", omega=[0, 1]))
+    assert '<div class="ap-figure ap-explore">' in page(explore.show(Drawer(), "slope", omega=[0, 1]))
+
+
+@pytest.mark.usefixtures("static")
 def test_a_number_that_is_almost_a_value_is_found(draw: Drawer) -> None:
     omegas = np.linspace(0, 1, 11)
     assert 0.3 not in omegas

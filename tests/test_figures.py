@@ -243,6 +243,13 @@ def test_print_gets_an_image_and_a_text() -> None:
     assert shown["text/plain"] == f"Figure line: {SENTENCE}"
 
 
+def test_a_page_learns_whether_panels_stand_side_by_side() -> None:
+    for rows, columns, classes in [(2, 1, "ap-figure"), (1, 2, "ap-figure ap-panels")]:
+        fig, axes = figures.subplots(rows, columns)
+        figures.plane(axes[0], [0, 1], [0, 1], np.eye(2), "loss")  # its colour bar is no panel
+        assert f'<div class="{classes}">' in bundle(fig)["text/html"]
+
+
 def test_an_alternative_text_is_escaped() -> None:
     fig = line()
     shown = figures.show(fig, "line", alt='The "loss" falls & m < theta here.', data=TABLE)

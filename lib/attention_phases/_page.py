@@ -21,11 +21,12 @@ PIXELS = 720  # width of a figure where the page has room for it
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as one SVG for both themes (`draw_svg`), and its size in CSS pixels."""
+    """A figure as one SVG for both themes (`draw_svg`), its size in CSS pixels, and its panels side by side."""
 
     svg: str
     width: int
     height: int
+    columns: int
 
 
 def check_name(name: str) -> None:
@@ -72,7 +73,9 @@ def draw_svg(fig: Figure, name: str) -> Drawing:
         fig.set_layout_engine("none")
         fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     width, height = fig.get_size_inches()
-    return Drawing(_two_themes(_compact(buffer.getvalue())), PIXELS, round(PIXELS * height / width))
+    places = [place for ax in fig.axes if (place := ax.get_subplotspec())]  # a colour bar has none
+    columns = max((place.get_gridspec().ncols for place in places), default=1)
+    return Drawing(_two_themes(_compact(buffer.getvalue())), PIXELS, round(PIXELS * height / width), columns)
 
 
 def _compact(svg: str) -> str:
@@ -127,6 +130,11 @@ def picture(drawing: Drawing, alt: str) -> str:
         return f'<img src="{uri}" {size} style="max-width:100%;height:auto;background:white">'
     lazy = f'{size} loading="lazy" decoding="async"'
     return f'<img class="only-light" src="{uri}" {lazy}><img class="only-dark" src="{uri}#dark" {lazy}>'
+
+
+def classes(drawing: Drawing) -> str:
+    """Return the classes of the element that holds the figure: panels side by side are too small on a narrow screen."""
+    return "ap-figure ap-panels" if drawing.columns > 1 else "ap-figure"
 
 
 def download_link(name: str, what: str, ending: str, uri: str) -> str:

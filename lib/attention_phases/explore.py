@@ -237,7 +237,7 @@ def _static(painter: _Painter, sliders: list[_Slider], csv: str | None) -> Explo
     stored = "".join(f'<img src="{_page.svg_uri(frame)}" alt="{escape(text)}">' for frame, text in frames)
     controls = "".join(_control(painter.name, slider) for slider in sliders)
     html = (
-        '<div class="ap-figure ap-explore">'
+        f'<div class="{_page.classes(drawing)} ap-explore">'
         f'<fieldset class="ap-controls" hidden><legend>Choose values</legend>{controls}'
         f"</fieldset>{_page.picture(drawing, alt)}"
         f'<p class="ap-still">One frame, at <span>{escape(state)}</span>. {OTHERS}</p>'

@@ -276,7 +276,7 @@ class Shown:
         svg = _page.download_link(self.name, "figure", "svg", _page.svg_uri(self.drawing))
         csv = _page.download_link(self.name, "data", "csv", _page.data_uri("text/csv", self.csv))
         html = (
-            f'<div class="ap-figure">{_page.picture(self.drawing, self.alt)}'
+            f'<div class="{_page.classes(self.drawing)}">{_page.picture(self.drawing, self.alt)}'
             f'<p class="ap-links">Download: {svg}, {csv}</p></div>'
         )
         return {"text/html": html, "image/png": base64.b64encode(self.png).decode(), "text/plain": repr(self)}

@@ -188,6 +188,17 @@ def test_the_focus_of_a_slider_can_be_seen(open_page: OpenPage, page: str) -> No
 
 
 @small_page
+def test_one_panel_fits_a_phone_and_two_say_that_they_scroll(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, **PHONE)
+    hint = "figure => getComputedStyle(figure, '::before').content"
+    one, two = tab.locator(".ap-explore"), tab.locator(".ap-panels")
+    expect(two).to_have_attribute("data-wide", "")
+    assert "Scroll" in two.evaluate(hint)
+    assert one.evaluate("figure => figure.scrollWidth === figure.clientWidth")
+    assert one.evaluate(hint) == "none"
+
+
+@small_page
 def test_a_wide_figure_scrolls_inside_itself_and_its_links_stay(open_page: OpenPage, page: str) -> None:
     tab = open_page(page, **PHONE)
     figure = tab.locator(".ap-figure").first
