@@ -339,6 +339,26 @@ def test_a_walk_goes_round_the_fold_of_the_positional_branch() -> None:
     assert above_one == [1, 2]
 
 
+@pytest.mark.parametrize("alpha", [1.25, 5.0])
+def test_the_mixed_point_of_a_rank_one_student_is_a_pass_above_both_valleys(alpha: float) -> None:
+    found = solved("mixed", alpha)
+    assert found.m > 0 and found.theta > 0 and found.residual < 1e-3
+    for valley in ("semantic", "positional"):
+        low = solved(valley, alpha)
+        error = np.hypot(found.standard_error["train_loss"], low.standard_error["train_loss"])
+        assert found.train_loss > low.train_loss + 3 * error
+
+
+def test_the_pass_ends_where_the_positional_point_loses_its_stability() -> None:
+    """theta vanishes there, so the map's eigenvalue along theta at the positional point is 1."""
+    with pytest.raises(NoSuchPointError, match="vanishes") as caught:
+        solve_state_evolution(Task(), 20.0, "mixed")
+    values = map_eigenvalues(
+        Task(), caught.value.alpha, solve_state_evolution(Task(), caught.value.alpha, "positional").overlaps
+    )
+    assert np.abs(values - 1).min() < 0.02
+
+
 def test_accuracy_out_of_reach_is_an_error_with_the_last_point(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_evolution, "_FINEST", 14)
     with pytest.raises(ConvergenceError, match="did not reach accuracy 1e-05: relative standard error") as caught:

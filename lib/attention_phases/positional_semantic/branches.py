@@ -38,8 +38,10 @@ class Branch:
         self.theta_columns = list(range(aligned))
         self._n_logarithms = 2 * r
         self.size = 2 * r + len(self.m_columns) + len(self.theta_columns)
-        # the sign of det J where its own unknown governs each equation, as for large alpha; it changes at a fold
-        self.orientation = (-1) ** (self.size - r)
+        self._is_pass = name == "mixed" and r == 1
+        # the sign of det J where its own unknown governs each equation, as for large alpha; it changes at a fold, and
+        # a pass has one direction more in which the map runs away
+        self.orientation = (-1) ** (self.size - r + self._is_pass)
 
     def guess(self, alpha: float) -> Float[Array, " k"]:
         """Far from any solution, but in its basin for most tasks."""
@@ -47,7 +49,8 @@ class Branch:
         r, variance = task.student_rank, task.sigma**2
         delta = 0.05 * variance / (1 + alpha / 10)
         V = variance / (3 * task.regularization + 0.1 * variance**2 * alpha)
-        overlaps = [0.28] * len(self.m_columns) + [0.6 * variance] * len(self.theta_columns)
+        theta = (0.1 if self._is_pass else 0.6) * variance
+        overlaps = [0.28] * len(self.m_columns) + [theta] * len(self.theta_columns)
         return np.concatenate([np.full(r, np.log(delta)), np.full(r, np.log(V)), overlaps])
 
     def point(self, x: Float[Array, " k"]) -> Point:

@@ -185,7 +185,8 @@ def solve_state_evolution(
     """A fixed point of state evolution on one branch.
 
     Branches: "semantic" (theta != 0 = m), "positional" (m != 0 = theta), "uninformed" (both 0), "mixed" (for r > 1 the
-    first columns are aligned with the teacher and the next one with the positions; for r = 1 the one column with both).
+    first columns are aligned with the teacher and the next one with the positions; for r = 1 the one column with both,
+    and the point is no minimum but the pass between the semantic and the positional valley).
     theta and m are then non-negative where their sign is free, theta is diagonal, q and V are diagonal.
 
     The root is found by Newton's method, with few nodes first and then with as many as the accuracy takes. Where it
