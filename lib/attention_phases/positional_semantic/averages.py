@@ -121,19 +121,16 @@ class Model:
     """The nodes of a task, and the teacher's answers at them."""
 
     def __init__(self, task: Task, rule: GaussianRule) -> None:
-        r, n_tokens, variance = task.student_rank, task.n_tokens, task.sigma**2
+        r = task.student_rank
         self.task, self.rule = task, rule
-        nodes = rule.nodes.reshape(n_tokens, r + task.teacher_rank, -1)
+        nodes = rule.nodes.reshape(task.n_tokens, r + task.teacher_rank, -1)
         self.zeta = nodes[:, :r]
         self.teacher_fields = task.sigma * nodes[:, r:]  # (L, t, N)
-        attention = task.teacher_attention(np.moveaxis(self.teacher_fields, -1, 0))
-        teacher = np.ascontiguousarray(np.moveaxis(attention, 0, -1))
-        identity = variance * np.eye(n_tokens)[..., None]
-        self.loss = SampleLoss(identity, variance * teacher, variance * (teacher**2).sum(axis=(0, 1)))
+        self.loss = limiting_loss(task, self.teacher_fields)
 
     def fields(self, point: Point) -> Float[Array, "L r N"]:
         """w at each node."""
-        w = _apply(_root(kappa(self.task, point)), self.zeta)
+        w = _apply(root(kappa(self.task, point)), self.zeta)
         if point.theta.any():
             w += _apply(point.theta / self.task.sigma**2, self.teacher_fields)
         if point.m.any():
@@ -152,7 +149,7 @@ class Model:
         None: by parts, which is smooth, if it scatters little more than the other.
         """
         task, variance, means = self.task, self.task.sigma**2, self.rule.means
-        inverse_root = np.asarray(np.linalg.inv(_root(kappa(task, point))), dtype=np.float64)
+        inverse_root = np.asarray(np.linalg.inv(root(kappa(task, point))), dtype=np.float64)
         proximal = proximal_map(self.fields(point), self.loss, point.V, near)
         g = proximal.residual
         envelope, quadratic = means(np.stack([proximal.objective, 0.5 * (_apply(proximal.V, g) * g).sum(axis=(0, 1))]))
@@ -187,7 +184,16 @@ def kappa(task: Task, point: Point) -> Float[Array, "r r"]:
     return point.q - point.theta @ point.theta.T / task.sigma**2
 
 
-def _root(matrix: Float[Array, "r r"]) -> Float[Array, "r r"]:
+def limiting_loss(task: Task, teacher_fields: Float[Array, "L t N"]) -> SampleLoss:
+    """ell of samples with these fields of the teacher as d grows: their Gram matrices are sigma^2 and sigma^2 T."""
+    variance = task.sigma**2
+    attention = task.teacher_attention(np.moveaxis(teacher_fields, -1, 0))
+    teacher = np.ascontiguousarray(np.moveaxis(attention, 0, -1))
+    identity = variance * np.eye(task.n_tokens)[..., None]
+    return SampleLoss(identity, variance * teacher, variance * (teacher**2).sum(axis=(0, 1)))
+
+
+def root(matrix: Float[Array, "r r"]) -> Float[Array, "r r"]:
     """Symmetric square root of a positive definite matrix."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     if values[0] <= 0:

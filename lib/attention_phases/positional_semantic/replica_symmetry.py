@@ -15,18 +15,15 @@ as x^(-1/2). Below 1 the copies approach each other.
 """
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.estimates import Estimate
+from attention_phases.positional_semantic.averages import Point, kappa, limiting_loss, root
 from attention_phases.positional_semantic.proximal import proximal_map
 from attention_phases.positional_semantic.quadrature import gaussian_nodes, mean_over_scrambles
-from attention_phases.positional_semantic.sample_loss import SampleLoss
 from attention_phases.positional_semantic.state_evolution import FixedPoint
 
-Array = NDArray[np.float64]
 _SCRAMBLES = 8
 
 
@@ -48,31 +45,20 @@ def distance_ratio(point: FixedPoint, share: float, *, log2_nodes: int = 16, see
     share = _checks.real("share", share, 0, 1, open_low=True)
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 8, 21)
     seed = _checks.integer("seed", seed, 0)
-    task, variance = point.task, point.task.sigma**2
+    task = point.task
     n_tokens, r, t = task.n_tokens, task.student_rank, task.teacher_rank
-    q, m, V, theta = (
-        _shaped(value, shape)
-        for value, shape in ((point.q, (r, r)), (point.m, (r,)), (point.V, (r, r)), (point.theta, (r, t)))
-    )
-    kappa = q - theta @ theta.T / variance
-    values, vectors = np.linalg.eigh(kappa)
-    root = (vectors * np.sqrt(values)) @ vectors.T
+    here = Point.of(task, point.overlaps)
+    covariance = kappa(task, here)
     rng = np.random.default_rng([seed, log2_nodes])
     nodes = gaussian_nodes(n_tokens * (3 * r + t), log2_nodes - 3, _SCRAMBLES, rng)
     z = nodes.reshape(-1, n_tokens, 3 * r + t)  # (N, L, 3 r + t)
     common, first, second, s = np.split(z, [r, 2 * r, 3 * r], axis=2)
     s = task.sigma * s
-    teacher = np.moveaxis(task.teacher_attention(s), 0, -1)
-    loss = SampleLoss(
-        variance * np.eye(n_tokens)[..., None], variance * teacher, variance * (teacher**2).sum(axis=(0, 1))
-    )
-    mean = task.positions[:, None] * m + s @ theta.T / variance
-    copies = [mean + (np.sqrt(1 - share) * common + np.sqrt(share) * own) @ root for own in (first, second)]
-    forces = [proximal_map(np.moveaxis(w, 0, -1), loss, V).residual for w in copies]
-    apart = np.einsum("ab,lbn->lan", V, forces[0] - forces[1])
-    squares = point.alpha * (apart**2).sum(axis=(0, 1)) / (2 * share * np.trace(kappa))
+    loss = limiting_loss(task, np.moveaxis(s, 0, -1))
+    mean = task.positions[:, None] * here.m + s @ here.theta.T / task.sigma**2
+    factor = root(covariance)
+    copies = [mean + (np.sqrt(1 - share) * common + np.sqrt(share) * own) @ factor for own in (first, second)]
+    forces = [proximal_map(np.moveaxis(w, 0, -1), loss, here.V).residual for w in copies]
+    apart = np.einsum("ab,lbn->lan", here.V, forces[0] - forces[1])
+    squares = point.alpha * (apart**2).sum(axis=(0, 1)) / (2 * share * np.trace(covariance))
     return mean_over_scrambles(squares.reshape(_SCRAMBLES, -1))
-
-
-def _shaped(value: float | ArrayLike, shape: tuple[int, ...]) -> Float[Array, "*shape"]:
-    return np.asarray(value, dtype=np.float64).reshape(shape)
