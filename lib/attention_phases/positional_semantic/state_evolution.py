@@ -37,7 +37,7 @@ _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and 
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
 _FINEST = 21
 # times alpha: where a branch is searched that does not come out at alpha itself, to be followed from there
-_ELSEWHERE = (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 1 / 8, 32.0, 1 / 32, 128.0, 1 / 128)
+ELSEWHERE = (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 1 / 8, 32.0, 1 / 32, 128.0, 1 / 128)
 
 
 @one_thread
@@ -120,6 +120,10 @@ class NoSuchPointError(ConvergenceError):
         super().__init__(message, last, residual)
         self.alpha = alpha
         self.reason = reason
+
+
+class NotFoundError(ConvergenceError):
+    """No solution of the branch was found, neither at the alpha that was asked for nor at any multiple of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,19 +219,19 @@ def solve_state_evolution(
     seed = _checks.integer("seed", seed, 0)
     equations = BranchEquations(Branch(task, name), _SEARCH, seed, follow=0.5)
     if start is None:
-        found = _find(equations, alpha)
+        found = find_root(equations, alpha)
     else:
         overlaps = start.overlaps if isinstance(start, FixedPoint) else start
         x = equations.branch.unknowns(Point.of(task, overlaps))
-        found = _root_near(equations, equations.evaluate(x, np.log(alpha))) or _find(equations, alpha)
+        found = root_near(equations, equations.evaluate(x, np.log(alpha))) or find_root(equations, alpha)
     return _refine(equations, found, alpha, accuracy, must_converge)
 
 
-_Found = tuple[Evaluation, Float[Array, "k+1 k"]]
+Root = tuple[Evaluation, Float[Array, "k+1 k"]]
 """A root of the equations with few nodes, and the Jacobian there."""
 
 
-def _root_near(equations: BranchEquations, at: Evaluation) -> _Found | None:
+def root_near(equations: BranchEquations, at: Evaluation) -> Root | None:
     """The root that Newton's method comes to, if it is on this branch.
 
     It is not on its continuation beyond a fold, nor are its overlaps noise.
@@ -241,7 +245,7 @@ def _root_near(equations: BranchEquations, at: Evaluation) -> _Found | None:
     return (root, slopes) if sign == branch.orientation else None
 
 
-def _root_from_guess(equations: BranchEquations, alpha: float) -> _Found | None:
+def root_from_guess(equations: BranchEquations, alpha: float) -> Root | None:
     """A root of this branch from the guess, after a few steps that bring Delta and V to their scales."""
     branch = equations.branch
     r = branch.task.student_rank
@@ -251,35 +255,35 @@ def _root_from_guess(equations: BranchEquations, alpha: float) -> _Found | None:
         x[:r] += np.clip(0.5 * at.values[:r], -0.5, 0.5)
         x[r : 2 * r] -= np.clip(0.5 * at.values[r : 2 * r], -0.5, 0.5)
         at = equations.evaluate(x, at.parameter)
-    return _root_near(equations, at)
+    return root_near(equations, at)
 
 
-def _find(equations: BranchEquations, alpha: float) -> _Found:
+def find_root(equations: BranchEquations, alpha: float) -> Root:
     """The branch at this alpha: directly, or followed from another alpha."""
-    found = _root_from_guess(equations, alpha)
+    found = root_from_guess(equations, alpha)
     if found is not None:
         return found
     ends: dict[bool, NoSuchPointError] = {}  # of the piece above this alpha, and of the piece below
-    for factor in _ELSEWHERE:
+    for factor in ELSEWHERE:
         if (factor > 1) in ends:
             continue
-        found = _root_from_guess(equations, factor * alpha)
+        found = root_from_guess(equations, factor * alpha)
         if found is None:
             continue
         try:
-            return _follow(equations, found, alpha)
+            return follow_branch(equations, found, alpha)
         except NoSuchPointError as error:
             ends[factor > 1] = error
     if ends:
         raise next(iter(ends.values()))
-    raise ConvergenceError(
+    raise NotFoundError(
         f"no {equations.branch.name} solution was found at alpha = {alpha:g}, nor from alpha/128 to 128 alpha",
         last=None,
         residual=np.inf,
     )
 
 
-def _follow(coarse: BranchEquations, start: _Found, alpha: float) -> _Found:
+def follow_branch(coarse: BranchEquations, start: Root, alpha: float) -> Root:
     """Follow a branch from a root to another alpha.
 
     Raises:
@@ -310,9 +314,7 @@ def _follow(coarse: BranchEquations, start: _Found, alpha: float) -> _Found:
     )
 
 
-def _follow_with_more_nodes(
-    equations: BranchEquations, way: list[_Found], alpha: float, end: NoSuchPointError
-) -> _Found:
+def _follow_with_more_nodes(equations: BranchEquations, way: list[Root], alpha: float, end: NoSuchPointError) -> Root:
     """Few nodes put the end of a branch a few per cent off: its last part is followed again. Raises what it finds."""
     if equations.log2_nodes >= _THOROUGH:
         raise end
@@ -320,7 +322,7 @@ def _follow_with_more_nodes(
     for place, slopes in reversed(way[-4:]):
         at, _, converged = newton(finer, finer.evaluate(place.x, place.parameter), slopes, _ROUGH)
         if converged and finer.branch.exists(at.x):
-            return _follow(finer, (at, jacobian(finer, at)), alpha)
+            return follow_branch(finer, (at, jacobian(finer, at)), alpha)
     raise end
 
 
@@ -356,9 +358,7 @@ def _end(
     )
 
 
-def _refine(
-    equations: BranchEquations, found: _Found, alpha: float, accuracy: float, must_converge: bool
-) -> FixedPoint:
+def _refine(equations: BranchEquations, found: Root, alpha: float, accuracy: float, must_converge: bool) -> FixedPoint:
     """The root with as many nodes as the accuracy takes: more by what the errors so far suggest, until it is enough.
 
     Near its end a branch may come to this alpha with few nodes and not with many: it is then searched with more.
@@ -378,7 +378,7 @@ def _refine(
         n_evaluations += equations.n_evaluations
         if not (converged and branch.exists(at.x)) and search.log2_nodes < _THOROUGH:
             search = BranchEquations(branch, search.log2_nodes + 3, search.seed, follow=0.5)
-            return _refine(search, _find(search, alpha), alpha, accuracy, must_converge)
+            return _refine(search, find_root(search, alpha), alpha, accuracy, must_converge)
         worst = _worst_error(equations, at, slopes, test_slope)
         if not converged or worst <= accuracy or log2_nodes >= _FINEST:
             break
