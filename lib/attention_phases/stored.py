@@ -50,6 +50,15 @@ TABLES = {
             "teacher_query": ("gaussian",),
         },
     ),
+    "loss-map": Table(
+        experiments.map_point,
+        {
+            "omega": tuple(step / 40 for step in range(20)),
+            "alpha": tuple(step / 8 for step in range(1, 21)),
+            "d": (1000,),
+            "seed": range(3),
+        },
+    ),
     "valley-floors": Table(
         experiments.valley_floor,
         {"d": (200, 400, 800), "alpha": (1.5,), "seed": range(12), "valley": ("semantic", "positional")},
