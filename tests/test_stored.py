@@ -37,11 +37,17 @@ def test_minima_of_the_tables_are_converged(name: str) -> None:
     assert table[["semantic_gradient_norm", "positional_gradient_norm"]].to_numpy().max() <= 1e-7
 
 
+def test_minima_of_the_map_are_converged() -> None:
+    table = stored.load("loss-map")
+    assert table["semantic_converged"].all()
+    assert table["positional_converged"].all()
+
+
 @pytest.mark.slow
 def test_rows_of_minima_are_reproduced() -> None:
     """Where a valley holds several minima, rounding may choose; their losses differ by the spread of valley-floors."""
     differences = []
-    for name, rows in {"finite-size": [5, 31, 60], "alpha-scan": [70]}.items():
+    for name, rows in {"finite-size": [5, 31, 60], "alpha-scan": [70], "loss-map": [100, 617, 1199]}.items():
         for row in rows:
             stored_row = stored.load(name).iloc[row]
             again = stored.recompute(name, stored_row)
