@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,11 +38,17 @@ def test_minima_of_the_tables_are_converged(name: str) -> None:
     assert table[["semantic_gradient_norm", "positional_gradient_norm"]].to_numpy().max() <= 1e-7
 
 
+def test_minima_of_the_map_are_converged() -> None:
+    table = stored.load("loss-map")
+    assert table["semantic_converged"].all()
+    assert table["positional_converged"].all()
+
+
 @pytest.mark.slow
 def test_rows_of_minima_are_reproduced() -> None:
     """Where a valley holds several minima, rounding may choose; their losses differ by the spread of valley-floors."""
     differences = []
-    for name, rows in {"finite-size": [5, 31, 60], "alpha-scan": [70]}.items():
+    for name, rows in {"finite-size": [5, 31, 60], "alpha-scan": [70], "loss-map": [100, 617, 1199]}.items():
         for row in rows:
             stored_row = stored.load(name).iloc[row]
             again = stored.recompute(name, stored_row)
@@ -116,6 +123,30 @@ def test_a_table_is_replaced_as_a_whole_or_not_at_all(small: Path, monkeypatch: 
     assert (small / "small.csv").read_text() == before
     stored.compute("small", small, n_jobs=1)
     assert [file.name for file in small.iterdir()] == ["small.csv"]
+
+
+def test_a_point_that_fails_leaves_no_table_but_all_other_points(
+    small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And the next call computes that point alone."""
+    monkeypatch.setattr(stored, "TABLES", {"small": stored.Table(fails_once, {"seed": (0, 1, 2)})})
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    failure = "table small is not complete: 1 of 3 points failed; the first is {'seed': 1}: RuntimeError: first time"
+    with pytest.raises(RuntimeError, match=failure):
+        stored.compute("small", small, n_jobs=1)
+    assert not (small / "small.csv").exists()
+    stored.compute("small", small, n_jobs=1)
+    assert stored.load("small").columns.tolist() == ["seed", "double"]
+    assert (tmp_path / "calls").read_text().splitlines() == ["0", "1", "2", "1"]
+
+
+def fails_once(seed: int) -> dict[str, Any]:
+    calls = Path(os.environ["CALLS"])
+    with calls.open("a") as file:
+        file.write(f"{seed}\n")
+    if seed == 1 and calls.read_text().splitlines().count("1") == 1:
+        raise RuntimeError("first time")
+    return {"double": 2 * seed}
 
 
 def test_a_table_is_computed_once_at_a_time(small: Path) -> None:

@@ -2,29 +2,42 @@
 
 import importlib
 import json
+import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 from attention_phases import sweeps
+from attention_phases.errors import FailedPointWarning
 from attention_phases.sweeps import sweep
 from filelock import FileLock
+from joblib.externals.loky import get_reusable_executor
 
 MODULE = """
-import os, time
+import os, signal, sys, time
 from pathlib import Path
 
-def point(x, y, pause=0.0):
+import numpy as np
+
+def note(x, y):
     with open(os.environ["CALLS"], "a") as calls:
         calls.write(f"{x} {y}\\n")
+
+def point(x, y, pause=0.0):
+    note(x, y)
     time.sleep(pause)
     return {"sum": x + y, "name": f"{x}{y}", "third": x / 3}
 
@@ -32,7 +45,26 @@ def other(x, y):
     return {"sum": 0}
 
 def failing(x, y):
-    raise RuntimeError("no such point")
+    note(x, y)
+    if x == 2 and not Path(os.environ["CALLS"]).with_name("mended").exists():
+        raise RuntimeError(f"no such point as {x}, {y}")
+    return {"sum": x + y, "name": "good"}
+
+def stopping(x, y):
+    if x == 3:
+        raise KeyboardInterrupt
+    return {"sum": x + y}
+
+def killing(x, y, times):
+    note(x, y)
+    time.sleep(0.02)
+    killed = Path(os.environ["CALLS"]).read_text().splitlines().count(f"{x} {y}")
+    if x == 2 and y == 10 and killed <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"sum": x + y}
+
+def random(seed):
+    return {"value": np.random.default_rng(seed).standard_normal()}
 
 def uneven(x, slow, store):
     def stored():
@@ -79,23 +111,31 @@ NO_AXES: list[Any] = [
 
 
 @pytest.fixture
-def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Points:
-    """A module of functions for sweeps, and the file in which they note their calls."""
+def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Points]:
+    """A module of functions for sweeps, and the file in which they note their calls.
+
+    joblib's workers, which have imported the module and hold its environment, end with the test.
+    """
     (tmp_path / "points_of_test.py").write_text(MODULE)
     calls = tmp_path / "calls"
     calls.touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("CALLS", str(calls))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delitem(sys.modules, "points_of_test", raising=False)
-    return importlib.import_module("points_of_test"), calls
+    yield importlib.import_module("points_of_test"), calls
+    get_reusable_executor().shutdown(kill_workers=True)
 
 
 def test_a_sweep_is_a_table_in_the_order_of_the_grid(points: Points, tmp_path: Path) -> None:
     module, calls = points
     table = sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=2)
     expected = pd.DataFrame(
-        [{"x": x, "y": y, "sum": x + y, "name": f"{x}{y}", "third": x / 3} for x in (1, 2, 3) for y in (10, 20)]
+        [
+            {"x": x, "y": y, "sum": x + y, "name": f"{x}{y}", "third": x / 3, "error": ""}
+            for x in (1, 2, 3)
+            for y in (10, 20)
+        ]
     )
     pd.testing.assert_frame_equal(table, expected, check_exact=True)
     assert len(calls.read_text().splitlines()) == 6
@@ -118,29 +158,240 @@ def test_a_line_that_was_cut_off_is_computed_again(points: Points, tmp_path: Pat
     assert len(calls.read_text().splitlines()) == 7
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is a POSIX signal")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="the signals are those of POSIX")
+
+
+def start(points: Points, grid: dict[str, Any], store: Path, n_jobs: int, **options: Any) -> subprocess.Popen[str]:
+    """A process that sweeps `point` over a grid; its process group is its own, as that of a terminal's command."""
+    call = f"sweep(points_of_test.point, {grid}, store={str(store)!r}, n_jobs={n_jobs})"
+    code = f"import points_of_test; from attention_phases.sweeps import sweep; {call}"
+    return subprocess.Popen([sys.executable, "-c", code], start_new_session=True, text=True, **options)
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def stored_points(store: Path) -> set[str]:
+    """What is stored in whole lines, as the calls are noted."""
+    lines = store.read_text().split("\n")[1:-1] if store.exists() else []
+    return {json.loads(line)["row"]["name"] for line in lines}
+
+
+@POSIX
 def test_a_killed_sweep_loses_only_the_point_in_flight(points: Points, tmp_path: Path) -> None:
     module, calls = points
     store = tmp_path / "store.jsonl"
     grid = {**GRID, "pause": [0.2]}
-    call = f"sweep(points_of_test.point, {grid}, store={str(store)!r}, n_jobs=1)"
-    code = f"import points_of_test; from attention_phases.sweeps import sweep; {call}"
-    process = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    deadline = time.monotonic() + 60
-    while len(calls.read_text().splitlines()) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    process = start(points, grid, store, 1)
+    wait_until(lambda: len(calls.read_text().splitlines()) >= 3)
     with pytest.raises(ValueError, match="store must not be in use by another sweep"):
         sweep(module.point, grid, store=store, n_jobs=1)
     assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     assert process.wait(10) == -signal.SIGKILL
-    stored = len(store.read_text().splitlines()) - 1  # the first line is the header
-    assert stored >= 2
+    assert len(stored_points(store)) >= 2
     table = sweep(module.point, grid, store=store, n_jobs=1)
     assert table["sum"].tolist() == [11, 21, 12, 22, 13, 23]
     noted = calls.read_text().splitlines()
     assert len(noted) <= 7
     assert sorted(set(noted)) == sorted(f"{x} {y}" for x in (1, 2, 3) for y in (10, 20))
+
+
+@POSIX
+@pytest.mark.slow
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_no_kill_at_any_moment_loses_or_repeats_a_stored_point(points: Points, tmp_path: Path, n_jobs: int) -> None:
+    """A dozen kills, three of them in the first second of the process, the others after some new points."""
+    module, calls = points
+    store = tmp_path / "store.jsonl"
+    grid: dict[str, list[Any]] = {"x": list(range(400)), "y": [0], "pause": [0.002]}
+    rng = np.random.default_rng(n_jobs)
+    for kill in range(12):
+        before, noted = stored_points(store), len(calls.read_text())
+        process = start(points, grid, store, n_jobs)
+        if kill > 2:
+            enough = len(before) + rng.integers(1, 40)
+            wait_until(lambda enough=enough: len(stored_points(store)) >= enough)  # type: ignore[misc]
+        time.sleep(rng.uniform(0, 1 if kill <= 2 else 0.005))
+        process.kill()
+        process.wait(10)
+        if alive(process.pid):  # the workers, which would wait for more points for minutes
+            os.killpg(process.pid, signal.SIGKILL)
+        after = stored_points(store)
+        begun = {call.replace(" ", "") for call in calls.read_text()[noted:].splitlines()}
+        assert before <= after  # nothing is lost
+        assert not before & begun  # nothing is repeated
+        assert after - before <= begun
+    assert 20 < len(after) < 400
+    table = sweep(module.point, grid, store=store, n_jobs=n_jobs)
+    assert table["sum"].tolist() == list(range(400))
+    assert not after & {call.replace(" ", "") for call in calls.read_text()[noted:].splitlines()[len(begun) :]}
+
+
+def alive(group: int) -> bool:
+    """Whether a process group still has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@POSIX
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_ctrl_c_stops_a_sweep_and_its_workers_and_keeps_its_points(points: Points, tmp_path: Path, n_jobs: int) -> None:
+    module, calls = points
+    store = tmp_path / "store.jsonl"
+    grid: dict[str, list[Any]] = {"x": list(range(40)), "y": [0], "pause": [0.1]}
+    process = start(points, grid, store, n_jobs, stderr=subprocess.PIPE)
+    wait_until(lambda: len(stored_points(store)) >= 3)
+    os.killpg(process.pid, signal.SIGINT)
+    assert "KeyboardInterrupt" in process.communicate(timeout=10)[1]
+    assert process.returncode != 0
+    wait_until(lambda: not alive(process.pid))
+    kept, noted = stored_points(store), len(calls.read_text().splitlines())
+    assert 3 <= len(kept) < 40
+    assert store.read_bytes().endswith(b"}\n")
+    assert not store.with_name("store.jsonl.lock").exists()
+    assert sweep(module.point, grid, store=store, n_jobs=1)["sum"].tolist() == list(range(40))
+    again = {call.replace(" ", "") for call in calls.read_text().splitlines()[noted:]}
+    assert not again & kept
+
+
+@POSIX
+def test_of_two_sweeps_on_one_store_one_is_refused_and_no_point_is_computed_twice(
+    points: Points, tmp_path: Path
+) -> None:
+    _, calls = points
+    store = tmp_path / "store.jsonl"
+    grid = {"x": list(range(20)), "y": [0], "pause": [0.1]}
+    both = [start(points, grid, store, 1, stderr=subprocess.PIPE) for _ in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 1]
+    (refused,) = [error for error in errors if error]
+    assert f"ValueError: store must not be in use by another sweep; {store} is" in refused
+    assert len(calls.read_text().splitlines()) == 20
+    assert len(stored_points(store)) == 20
+
+
+@POSIX
+def test_the_progress_bar_is_quiet_without_a_terminal(points: Points, tmp_path: Path) -> None:
+    import pty
+    import termios
+
+    quiet = start(points, GRID, tmp_path / "quiet.jsonl", 2, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert quiet.communicate(timeout=60) == ("", "")
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (24, 80))
+    shown = start(points, GRID, tmp_path / "shown.jsonl", 2, stderr=end)
+    assert shown.wait(60) == 0
+    assert b"shown: 100%" in os.read(terminal, 10_000)
+    os.close(end)
+    os.close(terminal)
+
+
+@POSIX
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_worker_that_dies_costs_at_most_its_point(points: Points, tmp_path: Path, times: int) -> None:
+    """Killed from outside, a point is computed again; one that kills its worker when it is alone has failed."""
+    module, _ = points
+    grid = {"x": [1, 2, 3, 4, 5, 6], "y": [10, 20], "times": [times]}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FailedPointWarning)
+        table = sweep(module.killing, grid, store=tmp_path / "store.jsonl", n_jobs=2)
+    failed = (table["x"] == 2) & (table["y"] == 10) & (times == 99)
+    assert (table["sum"] == table["x"] + table["y"])[~failed].all()
+    assert (table["error"][~failed] == "").all()
+    assert table["error"][failed].str.contains("TerminatedWorkerError").all()
+    assert len(caught) == failed.sum()
+
+
+@pytest.fixture
+def cluster(points: Points) -> Iterator[Any]:
+    """A Dask cluster of two worker processes on this machine, in use by joblib."""
+    from dask.distributed import Client, LocalCluster
+
+    options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
+    with (
+        LocalCluster(n_workers=2, **options) as workers,  # type: ignore[no-untyped-call]
+        Client(workers) as client,  # type: ignore[no-untyped-call]
+        joblib.parallel_config(backend="dask"),
+    ):
+        yield client
+
+
+@POSIX
+def test_the_same_call_computes_on_a_dask_cluster(points: Points, tmp_path: Path, cluster: Any) -> None:
+    module, calls = points
+    store = tmp_path / "store.jsonl"
+    here = sweep(module.point, GRID, store=tmp_path / "here.jsonl", n_jobs=1)
+    pd.testing.assert_frame_equal(sweep(module.point, GRID, store=store), here, check_exact=True)
+    processes = set(cluster.run(os.getpid).values())
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    lines = store.read_bytes().splitlines(keepends=True)
+    store.write_bytes(b"".join(lines[:3]) + lines[3][:-9])
+    noted = len(calls.read_text().splitlines())
+    pd.testing.assert_frame_equal(sweep(module.point, GRID, store=store), here, check_exact=True)
+    assert len(calls.read_text().splitlines()) == noted + 4
+
+
+@POSIX
+def test_on_a_cluster_a_finished_point_does_not_wait_for_another(points: Points, tmp_path: Path, cluster: Any) -> None:
+    module, _ = points
+    store = tmp_path / "store.jsonl"
+    table = sweep(module.uneven, {"x": range(61), "slow": [40], "store": [str(store)]}, store=store)
+    assert table["stored"][40] == 60
+
+
+@POSIX
+def test_a_cluster_that_loses_a_worker_in_mid_sweep_computes_all(points: Points, tmp_path: Path, cluster: Any) -> None:
+    module, _ = points
+    store = tmp_path / "store.jsonl"
+    grid: dict[str, list[Any]] = {"x": list(range(60)), "y": [0], "pause": [0.05]}
+    victim = next(iter(cluster.run(os.getpid).values()))
+
+    def kill() -> None:
+        wait_until(lambda: len(stored_points(store)) >= 10)
+        os.kill(victim, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    table = sweep(module.point, grid, store=store)
+    killer.join()
+    assert table["sum"].tolist() == list(range(60))
+    assert (table["error"] == "").all()
+    assert victim not in cluster.run(os.getpid).values()
+    assert len(store.read_text().splitlines()) == 1 + 60
+
+
+@POSIX
+def test_on_a_cluster_failing_points_are_recorded_too(points: Points, tmp_path: Path, cluster: Any) -> None:
+    """Those that raise, and the one that kills each worker that takes it."""
+    module, _ = points
+    with pytest.warns(FailedPointWarning, match="2 of 6 points failed"):
+        table = sweep(module.failing, GRID, store=tmp_path / "failing.jsonl")
+    assert table["error"].str.startswith("RuntimeError: no such point as 2, ").sum() == 2
+    with pytest.warns(FailedPointWarning, match="1 of 6 points failed"):
+        table = sweep(module.killing, {**GRID, "times": [99]}, store=tmp_path / "killing.jsonl")
+    assert table["error"].str.contains("KilledWorker").tolist() == [False, False, True, False, False, False]
+    assert (table["error"] == "").sum() == 5
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_random_numbers_depend_on_the_point_alone(points: Points, tmp_path: Path, n_jobs: int) -> None:
+    """Neither on the order, nor on the number of workers, nor on an interruption."""
+    module, _ = points
+    store = tmp_path / "store.jsonl"
+    sweep(module.random, {"seed": range(30)}, store=store, n_jobs=1)
+    lines = store.read_bytes().splitlines(keepends=True)
+    store.write_bytes(b"".join([lines[0], *lines[:0:-2]]))
+    table = sweep(module.random, {"seed": range(30)}, store=store, n_jobs=n_jobs)
+    assert table["value"].tolist() == [np.random.default_rng(seed).standard_normal() for seed in range(30)]
 
 
 @pytest.mark.parametrize(
@@ -209,17 +460,48 @@ def test_a_store_cut_off_in_its_header_is_begun_again(points: Points, tmp_path: 
         '{"point": 1, "row": {"sum": 1}}',
         '{"point": 1, "row": {"sum": [1], "name": "", "third": 1}}',
         '{"point": 0, "row": {"sum": 1, "name": "", "third": 1}}',
+        '{"point": 0, "error": "after its row"}',
+        '{"point": 1, "error": 3}',
+        '{"point": 1, "row": [], "error": "either"}',
     ],
 )
 def test_a_damaged_line_is_named(points: Points, tmp_path: Path, line: str) -> None:
     module, _ = points
     store = tmp_path / "store.jsonl"
     sweep(module.point, GRID, store=store, n_jobs=1)
-    header, first, *_ = store.read_text().splitlines()
-    store.write_text(f"{header}\n{first}\n{line}\n")
+    header, first, *_, last = store.read_text().splitlines()
+    store.write_text(f"{header}\n{first}\n{line}\n{last}\n")
     with pytest.raises(ValueError, match=r"store must hold a point in each line; line 3 of .*store\.jsonl is "):
         sweep(module.point, GRID, store=store, n_jobs=1)
-    assert store.read_text() == f"{header}\n{first}\n{line}\n"
+    assert store.read_text() == f"{header}\n{first}\n{line}\n{last}\n"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b"{\n",
+        b"3\n",
+        b"\n",
+        b"\x00" * 4096,
+        b"\x00" * 40 + b"\n",
+        b"\xff\xfe\n",
+        b'{"point": 5, "row": {"su\n',
+        b"\r\n\n",
+    ],
+)
+def test_a_last_line_that_is_corrupted_is_computed_again(points: Points, tmp_path: Path, end: bytes) -> None:
+    module, calls = points
+    store = tmp_path / "store.jsonl"
+    whole = sweep(module.point, GRID, store=store, n_jobs=1)
+    written = store.read_bytes()
+    store.write_bytes(b"".join(written.splitlines(keepends=True)[:-1]) + end)
+    if end == b"\r\n\n":  # two lines, of which the first was followed by another
+        with pytest.raises(ValueError, match="store must hold a point in each line; line 7"):
+            sweep(module.point, GRID, store=store, n_jobs=1)
+        return
+    pd.testing.assert_frame_equal(sweep(module.point, GRID, store=store, n_jobs=1), whole, check_exact=True)
+    assert store.read_bytes() == written
+    assert len(calls.read_text().splitlines()) == 7
 
 
 def test_a_finished_point_does_not_wait_for_another(points: Points, tmp_path: Path) -> None:
@@ -247,7 +529,7 @@ def test_an_empty_row_in_a_store_is_damage(points: Points, tmp_path: Path) -> No
         sweep(module.point, GRID, store=store, n_jobs=1)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows removes no open file")
+@POSIX
 def test_a_lock_whose_file_its_last_owner_removed_keeps_nobody_out(
     points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,8 +549,10 @@ def test_a_lock_whose_file_its_last_owner_removed_keeps_nobody_out(
     assert not calls.read_text()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a limit on the size of files is POSIX")
-def test_on_a_full_disk_the_sweep_stops_and_its_store_has_whole_lines(points: Points, tmp_path: Path) -> None:
+@POSIX
+def test_where_files_must_be_small_the_sweep_stops_and_its_store_has_whole_lines(
+    points: Points, tmp_path: Path
+) -> None:
     import resource
 
     module, calls = points
@@ -286,6 +570,36 @@ def test_on_a_full_disk_the_sweep_stops_and_its_store_has_whole_lines(points: Po
     assert len(stored.splitlines()) == 1 + 5
     pd.testing.assert_frame_equal(sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1), whole)
     assert len(calls.read_text().splitlines()) == 6 + 6 + 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 KiB, where this user may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount a disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_on_a_full_disk_the_sweep_stops_and_goes_on_where_there_is_room(
+    points: Points, small_disk: Path, n_jobs: int
+) -> None:
+    module, calls = points
+    store, ballast = small_disk / "store.jsonl", small_disk / "ballast"
+    ballast.write_bytes(bytes(12_000))
+    grid = {"x": range(200), "y": [0]}
+    with pytest.raises(OSError, match="No space left on device"):
+        sweep(module.point, grid, store=store, n_jobs=n_jobs)
+    assert store.read_bytes().endswith(b"}\n")
+    kept, noted = stored_points(store), len(calls.read_text().splitlines())
+    assert 20 < len(kept) < 200
+    ballast.unlink()
+    assert sweep(module.point, grid, store=store, n_jobs=n_jobs)["sum"].tolist() == list(range(200))
+    assert not kept & {call.replace(" ", "") for call in calls.read_text().splitlines()[noted:]}
 
 
 def test_a_changed_function_or_version_is_another_one(points: Points, tmp_path: Path) -> None:
@@ -308,10 +622,55 @@ def test_a_function_without_source_is_known_by_its_name(tmp_path: Path) -> None:
         assert table["double"].tolist() == [2, 4]
 
 
-def test_a_failing_point_stops_the_sweep_with_its_own_error(points: Points, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_failing_point_is_recorded_and_the_others_are_computed(points: Points, tmp_path: Path, n_jobs: int) -> None:
+    module, calls = points
+    store = tmp_path / "store.jsonl"
+    first = "the first is {'x': 2, 'y': 10}: RuntimeError: no such point as 2, 10"
+    with pytest.warns(FailedPointWarning, match=f"2 of 6 points failed; {first}"):
+        table = sweep(module.failing, GRID, store=store, n_jobs=n_jobs)
+    error = "RuntimeError: no such point as 2, "
+    assert table["error"].tolist() == ["", "", f"{error}10", f"{error}20", "", ""]
+    assert table["sum"].isna().tolist() == table["name"].isna().tolist() == [False, False, True, True, False, False]
+    assert table["sum"].dropna().tolist() == [11, 21, 13, 23]
+    kept = {line["point"]: line for line in map(json.loads, store.read_text().splitlines()[1:])}
+    assert kept[2]["error"] == f"{error}10"
+    assert "in failing" in kept[2]["traceback"]
+    assert len(calls.read_text().splitlines()) == 6
+
+
+def test_points_that_failed_are_tried_again_and_only_they(points: Points, tmp_path: Path) -> None:
+    module, calls = points
+    store = tmp_path / "store.jsonl"
+    for _ in range(2):
+        with pytest.warns(FailedPointWarning, match="2 of 6 points failed"):
+            sweep(module.failing, GRID, store=store, n_jobs=1)
+    (tmp_path / "mended").touch()
+    table = sweep(module.failing, GRID, store=store, n_jobs=1)
+    assert table["sum"].tolist() == [11, 21, 12, 22, 13, 23]
+    assert table["error"].tolist() == [""] * 6
+    assert sweep(module.failing, GRID, store=store, n_jobs=1).equals(table)
+    noted = calls.read_text().splitlines()
+    assert {call: noted.count(call) for call in noted} == {
+        f"{x} {y}": 3 if x == 2 else 1 for x in (1, 2, 3) for y in (10, 20)
+    }
+
+
+def test_where_all_points_fail_the_table_has_the_axes_and_the_errors(points: Points, tmp_path: Path) -> None:
     module, _ = points
-    with pytest.raises(RuntimeError, match="no such point"):
-        sweep(module.failing, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
+    with pytest.warns(FailedPointWarning, match="1 of 1 points failed"):
+        table = sweep(module.failing, {"x": [2], "y": [5]}, store=tmp_path / "store.jsonl", n_jobs=1)
+    assert list(table) == ["x", "y", "error"]
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_an_interruption_is_no_failure_of_a_point(points: Points, tmp_path: Path, n_jobs: int) -> None:
+    module, _ = points
+    store = tmp_path / "store.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        sweep(module.stopping, GRID, store=store, n_jobs=n_jobs)
+    assert '"error"' not in store.read_text()
+    assert len(store.read_text().splitlines()) <= 1 + 4
 
 
 @pytest.mark.parametrize(
@@ -321,26 +680,28 @@ def test_a_failing_point_stops_the_sweep_with_its_own_error(points: Points, tmp_
         ({}, "function must return a mapping"),
         ({1: 2}, "function must return a mapping"),
         ({("a", "b"): 2}, "function must return a mapping"),
-        ({"x": 2}, r"function must return no column named like an axis; got \['x'\]"),
-        *[
-            ({"good": 1, "bad": value}, "column 'bad' of function at {'x': 0} must be a number or text")
-            for value in NO_VALUES
-        ],
+        ({"x": 2}, "function must return no column named 'error' or like an axis; got ['x']"),
+        ({"error": ""}, "function must return no column named 'error' or like an axis; got ['error']"),
+        *[({"good": 1, "bad": value}, "column 'bad' of function must be a number or text") for value in NO_VALUES],
     ],
 )
-def test_a_row_that_a_table_cannot_hold_is_refused(points: Points, tmp_path: Path, row: Any, message: str) -> None:
+def test_a_point_whose_row_no_table_can_hold_has_failed(points: Points, tmp_path: Path, row: Any, message: str) -> None:
     module, _ = points
-    module.ROW = [row]
-    with pytest.raises(ValueError, match=message):
-        sweep(module.returned, {"x": [0]}, store=tmp_path / "store.jsonl", n_jobs=1)
-    assert len((tmp_path / "store.jsonl").read_text().splitlines()) == 1
+    module.ROW = [row, {"good": 1}]
+    with pytest.warns(FailedPointWarning, match="1 of 2 points failed"):
+        table = sweep(module.returned, {"x": [0, 1]}, store=tmp_path / "store.jsonl", n_jobs=1)
+    assert table["error"][0].startswith(f"ValueError: {message}")
+    assert table["error"][1] == ""
 
 
-def test_rows_with_unlike_columns_are_refused(points: Points, tmp_path: Path) -> None:
+def test_a_point_with_other_columns_than_those_before_has_failed(points: Points, tmp_path: Path) -> None:
     module, _ = points
-    module.ROW = [{"a": 1}, {"a": 1, "b": 2}]
-    with pytest.raises(ValueError, match=r"function must return the same columns .*; got \['a', 'b'\] at {'x': 1}"):
-        sweep(module.returned, {"x": [0, 1]}, store=tmp_path / "store.jsonl", n_jobs=1)
+    module.ROW = [{"a": 1}, {"a": 1, "b": 2}, {"a": 3}]
+    with pytest.warns(FailedPointWarning, match="1 of 3 points failed"):
+        table = sweep(module.returned, {"x": [0, 1, 2]}, store=tmp_path / "store.jsonl", n_jobs=1)
+    message = "ValueError: function must return the same columns at every point; got ['a', 'b'], ['a'] before"
+    assert table["error"].tolist() == ["", message, ""]
+    assert list(table) == ["x", "a", "error"]
 
 
 def test_a_table_is_the_same_when_read_from_its_store(points: Points, tmp_path: Path) -> None:
@@ -371,6 +732,7 @@ def test_an_axis_may_be_any_sequence_of_numbers(points: Points, tmp_path: Path, 
         ({}, "grid must map names of axes"),
         ([1, 2], "grid must map names of axes"),
         ({1: [1], "y": [1]}, "grid must map names of axes"),
+        ({"x": [1], "error": [1]}, r"grid must have no axis named 'error'; got \['x', 'error'\]"),
         ({"x": [1]}, r"grid must have the arguments of function as axes; got \['x'\]: missing .* 'y'"),
         ({"x": [1], "y": [1], "z": [1]}, "grid must have the arguments of function as axes; .* 'z'"),
         *[({"y": [1], "x": values}, r"grid\['x'\] must be") for values in NO_AXES],

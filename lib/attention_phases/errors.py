@@ -1,4 +1,4 @@
-"""Errors that solvers of this package raise."""
+"""Errors that this package raises, and its warnings."""
 
 from typing import Any
 
@@ -15,3 +15,7 @@ class ConvergenceError(RuntimeError):
         super().__init__(message)
         self.last = last
         self.residual = residual
+
+
+class FailedPointWarning(UserWarning):
+    """Some points of a sweep have no row but an error."""

@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from attention_phases import _checks
+from attention_phases.errors import FailedPointWarning
 from attention_phases.positional_semantic import experiments
 from attention_phases.sweeps import alone, sweep
 
@@ -48,6 +50,15 @@ TABLES = {
             "alpha": (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0),
             "seed": range(16),
             "teacher_query": ("gaussian",),
+        },
+    ),
+    "loss-map": Table(
+        experiments.map_point,
+        {
+            "omega": tuple(step / 40 for step in range(20)),
+            "alpha": tuple(step / 8 for step in range(1, 21)),
+            "d": (1000,),
+            "seed": range(3),
         },
     ),
     "valley-floors": Table(
@@ -152,6 +163,7 @@ def compute(name: str, folder: str | os.PathLike[str], n_jobs: int = -1) -> Path
 
     Raises:
         ValueError: names the argument; also where another call computes the table, or began it with other code.
+        RuntimeError: a point failed. No table is written; all others are kept, and the next call tries this one again.
     """
     table = TABLES[_checks.choice("name", name, list(TABLES))]
     if not isinstance(folder, str | os.PathLike) or ((place := Path(folder)).exists() and not place.is_dir()):
@@ -160,7 +172,13 @@ def compute(name: str, folder: str | os.PathLike[str], n_jobs: int = -1) -> Path
     store, path, part = (place / file for file in (f".{name}.jsonl", f"{name}.csv", f".{name}.csv"))
     head = "".join(f"# {line}\n" for line in _origin(name))
     with alone(path):
-        rows = sweep(table.function, table.grid, store=store, n_jobs=n_jobs, version=_version())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FailedPointWarning)
+            try:
+                rows = sweep(table.function, table.grid, store=store, n_jobs=n_jobs, version=_version())
+            except FailedPointWarning as warning:
+                raise RuntimeError(f"table {name} is not complete: {warning}") from None
+        rows = rows.drop(columns="error")
         part.write_text(head + rows.to_csv(index=False, float_format="%.9g", lineterminator="\n"), encoding="utf-8")
         part.replace(path)  # at once: a reader finds the old table or the new one
         store.unlink()

@@ -6,8 +6,10 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,16 @@ import joblib
 import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from joblib.parallel import get_active_backend
 from tqdm import tqdm
 
 from attention_phases import _checks
+from attention_phases.errors import FailedPointWarning
 
 Row = Mapping[str, Any]
 _PLAIN = (bool, int, float, str)  # what a JSON line gives back as it was
+_ERROR = "error"  # the column for points that failed
 
 
 def sweep(
@@ -37,13 +43,22 @@ def sweep(
     Each finished point is appended to the file `store` and is on disk before the next is counted; the same call then
     goes on where an earlier one stopped, however it ended, and computes no stored point again.
 
+    A point that fails does not stop the others: because `function` raises an Exception there, or returns what a row
+    cannot be, or because the worker process dies of it. The table's last column, `error`, has the text of the error,
+    and is empty at all other points; where one failed, a FailedPointWarning is given at the end. The store has the
+    traceback. The same call tries these points again.
+
+    To compute on a Dask cluster, whose workers can import `function`: make a `dask.distributed.Client` of it, then
+    ``with joblib.parallel_config(backend="dask"): sweep(...)``. A point whose worker is lost goes to another one.
+
     Args:
         function: importable by name; takes a point's values by keyword and returns a mapping from column to number
-            or text, with the same columns at every point and none named like an axis. It takes its random numbers
-            from the point (a seed on the grid), so that the order does not matter.
-        grid: axis to values: finite numbers, True, False or texts.
+            or text, with the same columns at every point and none named "error" or like an axis. It takes its random
+            numbers from the point (a seed on the grid), so that neither order nor workers matter.
+        grid: axis to values: finite numbers, True, False or texts. No axis is named "error".
         store: a file of JSON lines, one a point, after one that says whose they are. One sweep at a time writes it.
-        n_jobs: processes, as in joblib; -1: one a core.
+        n_jobs: processes, as in joblib; -1: one a core. With 1, points are computed in this process, and one that
+            kills it ends the sweep. A cluster has as many as it has.
         version: a text that is another one whenever the code behind `function` is; None: this package's version.
 
     Raises:
@@ -67,16 +82,30 @@ def sweep(
         raise ValueError(f"store must lie in a folder; got {path}") from None
     with alone(path):
         done = _resume(path, header, points)
-        missing = [index for index in range(len(points)) if index not in done]
-        with path.open("ab") as file, tqdm(total=len(points), initial=len(done), desc=path.stem, disable=None) as bar:
-            for index, row in _computed(function, points, missing, n_jobs):
-                if done and row.keys() != (columns := next(iter(done.values())).keys()):
-                    got = f"{list(row)} at {points[index]}, {list(columns)} before"
-                    raise ValueError(f"function must return the same columns at every point; got {got}")
-                _append(file.fileno(), {"point": index, "row": row})
-                done[index] = row
+        failed: dict[int, str] = {}
+        missing = {index: point for index, point in enumerate(points) if index not in done}
+        with (
+            path.open("ab") as file,
+            tqdm(total=len(points), initial=len(done), desc=path.stem, disable=None) as bar,
+            closing(_outcomes(function, missing, n_jobs)) as outcomes,
+        ):
+            for index, outcome in outcomes:
+                if done and "row" in outcome and outcome["row"].keys() != (columns := next(iter(done.values())).keys()):
+                    got = f"{list(outcome['row'])}, {list(columns)} before"
+                    outcome = {"error": f"ValueError: function must return the same columns at every point; got {got}"}
+                _append(file.fileno(), {"point": index} | outcome)
+                if "row" in outcome:
+                    done[index] = outcome["row"]
+                else:
+                    failed[index] = outcome["error"]
                 bar.update()
-    return pd.DataFrame([points[index] | done[index] for index in range(len(points))])
+    if failed:
+        first = min(failed)
+        message = f"{len(failed)} of {len(points)} points failed; the first is {points[first]}: {failed[first]}"
+        warnings.warn(message, FailedPointWarning, stacklevel=2)
+    return pd.DataFrame(
+        [point | done.get(index, {}) | {_ERROR: failed.get(index, "")} for index, point in enumerate(points)]
+    )
 
 
 @contextmanager
@@ -104,6 +133,8 @@ def _points(function: Callable[..., Row], grid: Mapping[str, Iterable[Any]]) -> 
         raise ValueError(f"function must be importable by name; got {_checks.shown(function)}")
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(axis, str) for axis in grid):
         raise ValueError(f"grid must map names of axes to values; got {_checks.shown(grid)}")
+    if _ERROR in grid:
+        raise ValueError(f"grid must have no axis named {_ERROR!r}; got {list(grid)}")
     axes = {}
     for axis, values in grid.items():
         name = f"grid[{axis!r}]"
@@ -147,26 +178,102 @@ def _plain(name: str, value: Any, *, finite: bool) -> bool | int | float | str:
     return plain  # type: ignore[no-any-return]
 
 
-def _computed(
-    function: Callable[..., Row], points: list[dict[str, Any]], indices: list[int], n_jobs: int
+def _outcomes(
+    function: Callable[..., Row], points: dict[int, dict[str, Any]], n_jobs: int
+) -> Generator[tuple[int, dict[str, Any]], None, None]:
+    """Index and outcome (see `_outcome`) of each point, as they come."""
+    backend, _ = get_active_backend()
+    if hasattr(backend, "client"):
+        yield from _outcomes_on_cluster(backend.client, function, points)
+        return
+    waiting = dict(points)
+    while waiting:
+        begun: list[int] = []
+        # In a batch of several, a finished point would wait for the others before it is stored.
+        parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered", batch_size=1)
+        with _quietly_closed(parallel(_tasks(function, dict(waiting), begun))) as outcomes:
+            try:
+                for index, outcome in outcomes:
+                    del waiting[index]
+                    yield index, outcome
+            except TerminatedWorkerError:  # it takes all points in flight along, and does not say which one killed it
+                for index in [index for index in begun if index in waiting]:
+                    yield index, _outcome_alone(function, waiting.pop(index))
+
+
+@contextmanager
+def _quietly_closed(outcomes: Generator[Any, None, None]) -> Iterator[Generator[Any, None, None]]:
+    """Within it, joblib's generator is open. That an interrupted one did not come to its end needs no warning."""
+    try:
+        yield outcomes
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            outcomes.close()
+
+
+def _tasks(function: Callable[..., Row], points: dict[int, dict[str, Any]], begun: list[int]) -> Iterator[Any]:
+    """joblib's tasks, one a point. What joblib has taken is noted in `begun`."""
+    for index, point in points.items():
+        begun.append(index)
+        yield joblib.delayed(_indexed_outcome)(function, index, point)
+
+
+def _outcome_alone(function: Callable[..., Row], point: dict[str, Any]) -> dict[str, Any]:
+    """The outcome of a point, computed in another process, with no other point beside it."""
+    try:
+        (outcome,) = joblib.Parallel(n_jobs=2)([joblib.delayed(_outcome)(function, point)])  # 1 would be this process
+    except TerminatedWorkerError as error:
+        return _failure(error)
+    return outcome  # type: ignore[no-any-return]
+
+
+def _outcomes_on_cluster(
+    client: Any, function: Callable[..., Row], points: dict[int, dict[str, Any]]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    # In a batch of several, a finished point would wait for the others before it is stored.
-    parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered", batch_size=1)
-    results: Iterator[tuple[int, dict[str, Any]]] = parallel(
-        joblib.delayed(_one)(function, index, points[index]) for index in indices
-    )
-    return results
+    """The same on the cluster of joblib's Dask backend.
+
+    That backend passes on no error of Dask's own: where a point has killed its workers, joblib waits for it for ever.
+    """
+    from dask.distributed import as_completed
+
+    futures = {client.submit(_outcome, function, point, pure=False): index for index, point in points.items()}
+    try:
+        for future in as_completed(futures):  # type: ignore[no-untyped-call]
+            error = future.exception()
+            yield futures[future], _failure(error) if error else future.result()
+    finally:
+        client.cancel(list(futures))
 
 
-def _one(function: Callable[..., Row], index: int, point: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    row = function(**point)
-    if not isinstance(row, Mapping) or not row or not all(isinstance(column, str) for column in row):
-        raise ValueError(f"function must return a mapping from columns to values; got {_checks.shown(row)} at {point}")
-    if twice := sorted(row.keys() & point.keys()):
-        raise ValueError(f"function must return no column named like an axis; got {twice} at {point}")
-    return index, {
-        str(column): _plain(f"column {column!r} of function at {point}", value, finite=False)
-        for column, value in row.items()
+def _indexed_outcome(function: Callable[..., Row], index: int, point: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    return index, _outcome(function, point)
+
+
+def _outcome(function: Callable[..., Row], point: dict[str, Any]) -> dict[str, Any]:
+    """{"row": row}, or what `_failure` says."""
+    try:
+        return {"row": _row(function(**point), point)}
+    except Exception as error:
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    """{"error": its text, "traceback": where it came from}."""
+    return {
+        "error": "".join(traceback.format_exception_only(error)).strip(),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def _row(returned: Row, point: dict[str, Any]) -> dict[str, Any]:
+    """What `function` returned, with plain Python values, or a ValueError."""
+    if not isinstance(returned, Mapping) or not returned or not all(isinstance(column, str) for column in returned):
+        raise ValueError(f"function must return a mapping from columns to values; got {_checks.shown(returned)}")
+    if taken := sorted(returned.keys() & (point.keys() | {_ERROR})):
+        raise ValueError(f"function must return no column named {_ERROR!r} or like an axis; got {taken}")
+    return {
+        str(column): _plain(f"column {column!r} of function", value, finite=False) for column, value in returned.items()
     }
 
 
@@ -185,9 +292,14 @@ def _header(function: Callable[..., Row], points: list[dict[str, Any]], version:
 
 
 def _resume(path: Path, header: dict[str, str], points: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Points that the store holds. A last line that was cut off is removed; a new store gets its header."""
+    """Rows that the store holds. A last line that was not written to its end is removed; a new store gets its header.
+
+    The end of such a line may be missing or, after a loss of power, be anything.
+    """
     content = path.read_bytes() if path.exists() else b""
     *lines, cut = content.split(b"\n")
+    if not cut and len(lines) > 1 and _read(lines[-1]) is None:
+        cut = lines.pop() + b"\n"
     found = _read(lines[0]) if lines else None
     new = not lines and _line(header).startswith(cut)
     if not new and (found is None or found.keys() != header.keys()):
@@ -201,7 +313,8 @@ def _resume(path: Path, header: dict[str, str], points: list[dict[str, Any]]) ->
         entry = _read(line)
         if entry is None or not _is_point(entry, points, done):
             raise ValueError(f"store must hold a point in each line; line {number} of {path} is {_checks.shown(line)}")
-        done[entry["point"]] = entry["row"]
+        if "row" in entry:
+            done[entry["point"]] = entry["row"]
     if cut:
         os.truncate(path, len(content) - len(cut))
     if new:
@@ -221,7 +334,11 @@ def _read(line: bytes) -> dict[str, Any] | None:
 
 def _is_point(entry: dict[str, Any], points: list[dict[str, Any]], done: dict[int, dict[str, Any]]) -> bool:
     index, row = entry.get("point"), entry.get("row")
-    if type(index) is not int or not 0 <= index < len(points) or index in done or not isinstance(row, dict):
+    if type(index) is not int or not 0 <= index < len(points) or index in done:
+        return False
+    if "row" not in entry:
+        return isinstance(entry.get("error"), str)
+    if not isinstance(row, dict):
         return False
     columns = next(iter(done.values()), row).keys()
     return bool(row) and row.keys() == columns and all(type(value) in _PLAIN for value in row.values())
@@ -232,13 +349,13 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 
 def _append(file: int, content: Mapping[str, Any]) -> None:
-    """Write a line and have it on disk; where that fails, the file is as it was."""
+    """Write a line and have it on disk; where the disk fails, the file is as it was."""
     length = os.fstat(file).st_size
     line = _line(content)
     try:
         while line:
             line = line[os.write(file, line) :]
         os.fsync(file)
-    except BaseException:
+    except OSError:
         os.ftruncate(file, length)
         raise

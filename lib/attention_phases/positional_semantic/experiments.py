@@ -1,6 +1,6 @@
 """Experiments and solutions of the running example, one point each, for chapters, stored tables and tests alike."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -20,6 +20,7 @@ from attention_phases.positional_semantic.teacher_student import Dataset, Seed, 
 
 GAMP_START = {"q": 0.2, "m": 0.02, "V": 6.0, "theta": 0.18}
 GAMP_STEPS = 4
+INFORMED: tuple[Literal["semantic", "positional"], ...] = ("semantic", "positional")
 
 
 def informed_minima(d: int, alpha: float, seed: int, teacher_query: str) -> dict[str, Any]:
@@ -27,9 +28,24 @@ def informed_minima(d: int, alpha: float, seed: int, teacher_query: str) -> dict
     dataset = _dataset(d, alpha, seed, teacher_query)
     return {
         f"{start}_{column}": value
-        for start in ("semantic", "positional")
+        for start in INFORMED
         for column, value in _row(minimize_risk(dataset, start)).items()
     }
+
+
+def map_point(omega: float, alpha: float, d: int, seed: int) -> dict[str, Any]:
+    """The minima from the two informed starts at a point of the (alpha, omega) plane, with a Gaussian teacher.
+
+    The random numbers differ from point to point too, so that errors average out along a line through the plane. A
+    minimum that was not reached is kept, with semantic_converged or positional_converged false.
+    """
+    task = Task(omega=omega)
+    alpha, d = _checks.real("alpha", alpha, 0, open_low=True), _checks.integer("d", d, 1)
+    seeds = [_checks.integer("seed", seed, 0), 4, d, round(1e6 * alpha), round(1e6 * task.omega)]
+    dataset = task.sample(d, alpha, np.random.default_rng(seeds))
+    fits = {start: minimize_risk(dataset, start, must_converge=False) for start in INFORMED}
+    columns = ("theta", "m", "train_loss", "test_error", "converged")
+    return {f"{start}_{column}": getattr(fit, column) for start, fit in fits.items() for column in columns}
 
 
 def random_start(d: int, alpha: float, seed: int, method: Method) -> dict[str, Any]:
@@ -46,7 +62,7 @@ def random_start(d: int, alpha: float, seed: int, method: Method) -> dict[str, A
         / np.linalg.norm(dataset.teacher_query),
         "position_cosine": np.linalg.norm(fit.query.sum(axis=0)) / size / np.sqrt(d),
     }
-    informed = {f"{start}_train_loss": minimize_risk(dataset, start).train_loss for start in ("semantic", "positional")}
+    informed = {f"{start}_train_loss": minimize_risk(dataset, start).train_loss for start in INFORMED}
     return {**_row(fit), **cosines, **informed}
 
 
