@@ -758,4 +758,4 @@ def _checked(accuracy: float, seed: int) -> tuple[float, int]:
 
 def _omegas(omegas: ArrayLike) -> list[float]:
     values = _checks.array("omegas", omegas, (None,))
-    return [_checks.real(f"omegas[{i}]", value, 0, 1) for i, value in enumerate(values)]
+    return [_checks.real(f"omegas[{i}]", value, 0, 1) for i, value in enumerate(values.tolist())]
