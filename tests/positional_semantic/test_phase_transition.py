@@ -104,7 +104,7 @@ def test_a_curve_is_its_points() -> None:
 
 
 def test_no_crossing_names_the_winner() -> None:
-    with pytest.raises(NoThresholdError, match="alpha_range.*positional branch") as none:
+    with pytest.raises(NoThresholdError, match=r"alpha_range.*positional branch") as none:
         critical_alpha(Task(omega=1.0))
     assert none.value.winner == "positional"
     with pytest.raises(NoThresholdError, match="semantic branch") as none:
@@ -128,7 +128,7 @@ def test_between_the_ends_of_both_branches_there_is_no_crossing() -> None:
     assert solve_state_evolution(task, between, "uninformed", accuracy=0.01).q > 0
     for branch in ("positional", "semantic"):
         with pytest.raises(NoSuchPointError):
-            solve_state_evolution(task, between, branch)  # type: ignore[arg-type]
+            solve_state_evolution(task, between, branch)
 
 
 def test_an_accuracy_out_of_reach_raises_with_the_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_a_fold_has_an_eigenvalue_one() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("branch", "which", "start"), [("semantic", "lower", 1.0), ("positional", "upper", 15.0)])
 def test_a_branch_loses_stability_where_the_pass_joins_it(branch: Any, which: Any, start: float) -> None:
-    """The mixed branch, the pass, exists on the inner side only, and the overlap that the branch lacks vanishes there."""
+    """The mixed branch, the pass, exists on the inner side only, and the overlap that the branch lacks goes to zero."""
     alpha = stability_alpha(Task(), branch, end=which, start=start)
     assert alpha.kind == "exchange"
     inwards = 1.05 if which == "lower" else 1 / 1.05
@@ -297,7 +297,7 @@ def test_bad_arguments_are_refused(function: Any, arguments: dict[str, Any], mes
         (lambda: spinodal_alpha(Task(), "best"), "branch must be one of"),  # type: ignore[arg-type]
         (lambda: spinodal_alpha(Task(), "semantic", end="left"), "end must be one of"),  # type: ignore[arg-type]
         (lambda: spinodal_alpha(Task(), "semantic", start=0), "start"),
-        (lambda: stability_alpha(Task(), "mixed"), "branch must be one of"),  # type: ignore[arg-type]
+        (lambda: stability_alpha(Task(), "mixed"), "branch must be one of"),
         (lambda: stability_alpha(Task(student_rank=2), "semantic"), "student_rank"),
     ],
 )
