@@ -39,10 +39,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attention_phases import _checks
-from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
+from attention_phases.positional_semantic.proximal import ProximalPoint, global_minima
 from attention_phases.positional_semantic.quadrature import GaussianRule, lattice_rule, sobol_rule
 from attention_phases.positional_semantic.sample_loss import SampleLoss
 from attention_phases.positional_semantic.teacher_student import Task
+from attention_phases.positional_semantic.two_token_averages import two_token_averages
 from attention_phases.positional_semantic.two_token_descent import two_token_losses
 
 Array = NDArray[np.float64]
@@ -124,13 +125,17 @@ class Model:
         r = task.student_rank
         self.task, self.rule = task, rule
         nodes = rule.nodes.reshape(task.n_tokens, r + task.teacher_rank, -1)
-        self.zeta = nodes[:, :r]
+        self.zeta = np.ascontiguousarray(nodes[:, :r])  # (L, r, N)
         self.teacher_fields = task.sigma * nodes[:, r:]  # (L, t, N)
+        self._bounds = np.append(rule.starts, rule.n_nodes)
         self.loss = limiting_loss(task, self.teacher_fields)
 
     def fields(self, point: Point) -> Float[Array, "L r N"]:
         """w at each node."""
-        w = _apply(root(kappa(self.task, point)), self.zeta)
+        return self._fields(point, root(kappa(self.task, point)))
+
+    def _fields(self, point: Point, width: Float[Array, "r r"]) -> Float[Array, "L r N"]:
+        w = _apply(width, self.zeta)
         if point.theta.any():
             w += _apply(point.theta / self.task.sigma**2, self.teacher_fields)
         if point.m.any():
@@ -148,9 +153,38 @@ class Model:
 
         None: by parts, which is smooth, if it scatters little more than the other.
         """
+        width = root(kappa(self.task, point))
+        proximal = global_minima(self._fields(point, width), self.loss, point.V, near)
+        if self.zeta.shape[:2] == self.teacher_fields.shape[:2] == (2, 1):
+            return self._two_token_averages(point, by_parts, proximal)
+        return self._averages(point, width, by_parts, proximal)
+
+    def _two_token_averages(self, point: Point, by_parts: bool | None, proximal: ProximalPoint) -> Averages:
+        task = self.task
+        rows, chosen = two_token_averages(
+            proximal.objective,
+            proximal.residual[:, 0],
+            self.zeta[:, 0],
+            self.teacher_fields[:, 0],
+            self.rule.weights,
+            self._bounds,
+            task.positions,
+            float(kappa(task, point)[0, 0]),
+            float(point.V[0, 0]),
+            float(point.theta[0, 0]),
+            task.sigma**2,
+            _PREFERENCE,
+            by_parts,
+        )
+        q_hat, m_hat, V_hat, theta_hat = rows[:4, None]
+        return Averages(q_hat[None], m_hat, V_hat[None], theta_hat[None], rows[4], rows[5], chosen, proximal)
+
+    def _averages(
+        self, point: Point, width: Float[Array, "r r"], by_parts: bool | None, proximal: ProximalPoint
+    ) -> Averages:
+        """The same for any L, r and t."""
         task, variance, means = self.task, self.task.sigma**2, self.rule.means
-        inverse_root = np.asarray(np.linalg.inv(root(kappa(task, point))), dtype=np.float64)
-        proximal = proximal_map(self.fields(point), self.loss, point.V, near)
+        inverse_root = np.asarray(np.linalg.inv(width), dtype=np.float64)
         g = proximal.residual
         envelope, quadratic = means(np.stack([proximal.objective, 0.5 * (_apply(proximal.V, g) * g).sum(axis=(0, 1))]))
         forms: dict[bool, tuple[Array, Array]] = {}  # V^, and what stands for -g in m^ and theta^

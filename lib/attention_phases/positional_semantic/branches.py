@@ -61,8 +61,12 @@ class Branch:
         split = 2 * r + len(self.m_columns)
         m[self.m_columns] = x[2 * r : split]
         theta[self.theta_columns, self.theta_columns] = x[split:]
-        q = np.diag(np.exp(x[:r])) + variance * np.outer(m, m) + theta @ theta.T / variance
-        return Point(q, m, np.diag(np.exp(x[r : 2 * r])), theta)
+        q, V = variance * m[:, None] * m, np.zeros((r, r))
+        if self.theta_columns:
+            q += (theta[:, None] * theta).sum(axis=-1) / variance
+        q.flat[:: r + 1] += np.exp(x[:r])
+        V.flat[:: r + 1] = np.exp(x[r : 2 * r])
+        return Point(q, m, V, theta)
 
     def unknowns(self, point: Point) -> Float[Array, " k"]:
         """The unknowns of a point that was given as a start. ValueError where it has none."""
@@ -107,20 +111,19 @@ class Branch:
 
     def defects(self, x: Float[Array, " k"], alpha: float, averages: Averages) -> Float[Array, "k R"]:
         """How far each equation is from holding, relative to its unknown, for averages over R randomisations."""
-        task, point = self.task, self.point(x)
-        variance = task.sigma**2
-        V, delta = np.diag(point.V)[:, None], np.exp(x[: task.student_rank])[:, None]
-        diagonal = np.arange(task.student_rank)
+        r, penalty, variance = self.task.student_rank, self.task.regularization, self.task.sigma**2
+        split, diagonal = self._n_logarithms + len(self.m_columns), np.arange(r)
+        delta, V = np.exp(x[: self._n_logarithms]).reshape(2, r, 1)
         rows = [
             V**2 * alpha * averages.q_hat[diagonal, diagonal] / delta - 1,
-            V * (task.regularization / variance + alpha * averages.V_hat[diagonal, diagonal]) - 1,
+            V * (penalty / variance + alpha * averages.V_hat[diagonal, diagonal]) - 1,
         ]
         if self.m_columns:
             k = self.m_columns
-            rows.append(V[k] / variance * alpha * averages.m_hat[k] / point.m[k, None] - 1)
+            rows.append(V[k] / variance * alpha * averages.m_hat[k] / x[self._n_logarithms : split, None] - 1)
         if self.theta_columns:
             k = self.theta_columns
-            rows.append(V[k] * variance * alpha * averages.theta_hat[k, k] / point.theta[k, k][:, None] - 1)
+            rows.append(V[k] * variance * alpha * averages.theta_hat[k, k] / x[split:, None] - 1)
         return np.concatenate(rows)
 
 

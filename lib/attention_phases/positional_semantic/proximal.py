@@ -57,7 +57,7 @@ class ProximalPoint:
         n_tokens, rank, n = self.minimizer.shape
         precision = np.asarray(np.linalg.inv(self.V), dtype=np.float64)
         if n_tokens == 2 and rank == 1:
-            return two_token_derivatives(self.minimizer, self.loss, float(precision[0, 0]), self.minimizer)
+            return two_token_derivatives(self.loss, float(precision[0, 0]), self.minimizer)
         # from V^-1 (dh* - dw) = -H dh*:  dg/dw = -V^-1 (V^-1 + H)^-1 H
         size = n_tokens * rank
         hessian = self.loss.hessian(self.minimizer).reshape(size, size, n)
@@ -90,16 +90,22 @@ def proximal_map(
     n_tokens, _, n = loss.cross.shape
     w = _checks.array("fields", fields, (n_tokens, None, n))
     rank = w.shape[1]
-    response = _response(V, rank)
-    precision = np.asarray(np.linalg.inv(response), dtype=np.float64)
+    return global_minima(w, loss, _response(V, rank), near)
 
+
+def global_minima(
+    w: Float[Array, "L r n"], loss: SampleLoss, V: Float[Array, "r r"], near: ProximalPoint | None
+) -> ProximalPoint:
+    """`proximal_map`, for arguments that need no check."""
+    precision = np.asarray(np.linalg.inv(V), dtype=np.float64)
     start = None if near is None else Minima(near.minimizer, near.objective, near.rival, near.rival_objective)
-    if n_tokens == 2 and rank == 1:
+    if w.shape[:2] == (2, 1):
         found = two_token_minima(w, loss, float(precision[0, 0]), start, _LIMITS)
+        residual = precision[0, 0] * (found.lowest - w)
     else:
         found = minima(w, loss, precision, start, _LIMITS)
-    residual = np.tensordot(precision, found.lowest - w, axes=(1, 1)).swapaxes(0, 1)
-    return ProximalPoint(found.lowest, found.value, residual, found.rival, found.rival_value, response, loss)
+        residual = np.tensordot(precision, found.lowest - w, axes=(1, 1)).swapaxes(0, 1)
+    return ProximalPoint(found.lowest, found.value, residual, found.rival, found.rival_value, V, loss)
 
 
 def _response(V: float | Float[ArrayLike, "r r"], rank: int) -> Float[Array, "r r"]:

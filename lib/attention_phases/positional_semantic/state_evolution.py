@@ -34,6 +34,7 @@ BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
 _GAIN = 1.3  # errors shrink about by this many powers of two with each doubling of the nodes
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
+_ROUGHEST = 9  # the same, for the first steps from a guess
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
 _FINEST = 21
 # times alpha: where a branch is searched that does not come out at alpha itself, to be followed from there
@@ -245,13 +246,15 @@ def _root_from_guess(equations: BranchEquations, alpha: float) -> _Found | None:
     """A root of this branch from the guess, after a few steps that bring Delta and V to their scales."""
     branch = equations.branch
     r = branch.task.student_rank
-    at = equations.evaluate(branch.guess(alpha), np.log(alpha))
+    rough = BranchEquations(branch, _ROUGHEST, equations.seed, follow=0.5)
+    x = branch.guess(alpha)
     for _ in range(5):
-        x = at.x.copy()
-        x[:r] += np.clip(0.5 * at.values[:r], -0.5, 0.5)
-        x[r : 2 * r] -= np.clip(0.5 * at.values[r : 2 * r], -0.5, 0.5)
-        at = equations.evaluate(x, at.parameter)
-    return _root_near(equations, at)
+        values = rough.evaluate(x, np.log(alpha)).values
+        x = x.copy()
+        x[:r] += np.clip(0.5 * values[:r], -0.5, 0.5)
+        x[r : 2 * r] -= np.clip(0.5 * values[r : 2 * r], -0.5, 0.5)
+    equations.n_evaluations += rough.n_evaluations
+    return _root_near(equations, equations.evaluate(x, np.log(alpha)))
 
 
 def _find(equations: BranchEquations, alpha: float) -> _Found:

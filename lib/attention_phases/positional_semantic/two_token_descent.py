@@ -27,6 +27,7 @@ from attention_phases.positional_semantic.sample_loss import SampleLoss
 
 Array = NDArray[np.float64]
 Sample = tuple[float, float, float, float, float, float]
+Targets = tuple[Array, Array, Array, Array]
 State = tuple[float, float, float, float, float, float]
 
 _BLOCK = 4096  # samples that a thread takes at a time
@@ -45,90 +46,77 @@ def two_token_minima(
     w: Float[Array, "2 1 n"], loss: SampleLoss, precision: float, near: Minima | None, limits: Limits
 ) -> Minima:
     """A search, or from minima `near` those that they have moved to. ConvergenceError where a descent does not end."""
-    n, samples = w.shape[-1], two_token_samples(w, loss)
+    n = w.shape[-1]
+    fields, targets = w[:, 0], _targets(loss, n)
+    if near is None:
+        starts = fields, fields, fields[0]
+    else:
+        starts = near.lowest[:, 0], near.rival[:, 0], near.rival_value
     points, values = np.empty((4, n)), np.empty((2, n))
-    if near is not None:
-        points[:2], points[2:] = near.lowest[:, 0], near.rival[:, 0]
-        values[0], values[1] = near.value, near.rival_value
-    descend_all(samples, precision, limits, near is not None, points, values)
+
+    def block(low: int, high: int) -> None:
+        descend(fields, targets, precision, limits, near is not None, starts, low, high, points, values)
+
+    cuts = range(0, n, _BLOCK)
+    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(cuts) // _WORTH_A_THREAD)  # type: ignore[attr-defined]
+    if n_threads <= 1:
+        block(0, n)
+    else:
+        with ThreadPoolExecutor(n_threads) as pool:
+            list(pool.map(lambda low: block(low, min(low + _BLOCK, n)), cuts))
+    failed = np.isnan(values[0])
+    if failed.any():
+        h = points[:2, None]
+        gradient = loss.value_and_gradient(h)[1] + precision * (h - w)
+        raise ConvergenceError(
+            f"{failed.sum()} of {n} searches of the proximal map did not end in {limits.max_steps} steps",
+            last=h,
+            residual=float(np.abs(gradient[..., failed]).max()),
+        )
     return Minima(points[:2, None], values[0], points[2:, None], values[1])
 
 
-def descend_all(
-    samples: Float[Array, "6 n"],
-    precision: float,
-    limits: Limits,
-    follow: bool,
-    points: Float[Array, "4 n"],
-    values: Float[Array, "2 n"],
-) -> None:
-    """Fill `points` with the lowest minimum of each sample and its rival, `values` with their objectives as in `Minima`.
-
-    To follow, `points` and `values` hold minima nearby. ConvergenceError where a descent does not end.
-    """
-    n = samples.shape[1]
-    starts = range(0, n, _BLOCK)
-    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(starts) // _WORTH_A_THREAD)  # type: ignore[attr-defined]
-    if n_threads <= 1:
-        descend(samples, precision, limits, follow, 0, n, points, values)
-    else:
-
-        def block(start: int) -> None:
-            descend(samples, precision, limits, follow, start, min(start + _BLOCK, n), points, values)
-
-        with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(block, starts))
-    failed = np.flatnonzero(np.isnan(values[0]))
-    if len(failed):
-        columns = zip(points[0, failed], points[1, failed], samples[:, failed].T.tolist(), strict=True)
-        states = [evaluate(x, y, tuple(sample), precision) for x, y, sample in columns]
-        raise ConvergenceError(
-            f"{len(failed)} of {n} searches of the proximal map did not end in {limits.max_steps} steps",
-            last=points[:2, None],
-            residual=float(np.abs([state[1:3] for state in states]).max()),
-        )
-
-
 def two_token_derivatives(
-    w: Float[Array, "2 1 n"], loss: SampleLoss, precision: float, h: Float[Array, "2 1 n"]
+    loss: SampleLoss, precision: float, h: Float[Array, "2 1 n"]
 ) -> Float[Array, "2 1 2 1 n"]:
     """dg/dw at minima h: with T the Hessian of the objective it is ``p^2 T^-1 - p``."""
-    result = np.empty((2, 1, 2, 1, w.shape[-1]))
-    _derivatives(two_token_samples(w, loss), precision, h[:, 0], result[:, 0, :, 0])
+    result = np.empty((2, 1, 2, 1, h.shape[-1]))
+    _derivatives(h[:, 0], _targets(loss, h.shape[-1]), precision, result[:, 0, :, 0])
     return result
 
 
 def two_token_losses(w: Float[Array, "2 1 n"], loss: SampleLoss) -> Float[Array, " n"]:
     """ell(w) of each sample."""
     result = np.empty(w.shape[-1])
-    _losses(two_token_samples(w, loss), result)
+    _losses(w[:, 0], _targets(loss, len(result)), result)
     return result
 
 
-def two_token_samples(w: Float[Array, "2 1 n"], loss: SampleLoss) -> Float[Array, "6 n"]:
-    """w_1, w_2, t_1, t_2, a and rest of each sample."""
+def _targets(loss: SampleLoss, n: int) -> Targets:
+    """t_1, t_2, a and rest of each sample."""
     two = loss.two_tokens
-    samples = np.empty((6, w.shape[-1]))
-    samples[:2] = w[:, 0]
-    samples[2], samples[3], samples[4], samples[5] = two.first, two.second, two.stiffness, two.rest
-    return samples
+    return two.first, two.second, np.broadcast_to(two.stiffness, n), two.rest
 
 
 @_compiled
-def _losses(samples: Array, result: Array) -> None:
+def _losses(w: Array, targets: Targets, result: Array) -> None:
     for k in range(len(result)):
-        sample = (samples[0, k], samples[1, k], samples[2, k], samples[3, k], samples[4, k], samples[5, k])
-        result[k] = evaluate(samples[0, k], samples[1, k], sample, 0.0)[0]
+        result[k] = evaluate(w[0, k], w[1, k], _sample(w, targets, k), 0.0)[0]
 
 
 @_compiled
-def _derivatives(samples: Array, p: float, points: Array, result: Array) -> None:
+def _derivatives(points: Array, targets: Targets, p: float, result: Array) -> None:
     for k in range(points.shape[1]):
-        sample = (samples[0, k], samples[1, k], samples[2, k], samples[3, k], samples[4, k], samples[5, k])
-        _, _, _, h11, h12, h22 = evaluate(points[0, k], points[1, k], sample, p)
+        _, _, _, h11, h12, h22 = evaluate(points[0, k], points[1, k], _sample(points, targets, k), p)
         factor = p * p / (h11 * h22 - h12 * h12)
         result[0, 0, k], result[1, 1, k] = factor * h22 - p, factor * h11 - p
         result[0, 1, k] = result[1, 0, k] = -factor * h12
+
+
+@_inlined
+def _sample(w: Array, targets: Targets, k: int) -> Sample:
+    first, second, stiffness, rest = targets
+    return w[0, k], w[1, k], first[k], second[k], stiffness[k], rest[k]
 
 
 @_inlined
@@ -276,7 +264,16 @@ def _further_starts(
 
 @_compiled
 def descend(
-    samples: Array, p: float, limits: Limits, follow: bool, low: int, high: int, points: Array, values: Array
+    w: Array,
+    targets: Targets,
+    p: float,
+    limits: Limits,
+    follow: bool,
+    near: tuple[Array, Array, Array],
+    low: int,
+    high: int,
+    points: Array,
+    values: Array,
 ) -> None:
     """The two lowest minima of each sample from `low` to `high`.
 
@@ -285,11 +282,13 @@ def descend(
     or both of z_1, z_2 vanish; and `_wanted`. All but the last are tried where they are no farther from w than 1.5
     times the radius of the disc that holds all lower minima.
 
-    To follow minima that were found for other w or p, the descents start from these two instead.
+    To follow minima that were found for other w or p, `near` (lowest ones, rivals, their objectives), the descents
+    start from these two instead; for a search its first part is w.
 
     `points` (4, n) receives the lowest minimum and its rival, `values` (2, n) their objectives as in `Minima`; the
     first is NaN where a descent did not end.
     """
+    near_lowest, near_rival, near_rival_value = near
     lanes = np.zeros(_ROWS)
     working_on = np.full(_LANES, -1)  # which sample
     n_steps, n_done, n_starts = np.zeros(_LANES, np.int64), np.zeros(_LANES, np.int64), np.zeros(_LANES, np.int64)
@@ -306,12 +305,11 @@ def descend(
                     continue
                 x, y, value = lanes[_POINT + lane], lanes[_POINT + _LANES + lane], lanes[_VALUE + lane]
                 if n_done[lane] == 0:
-                    sample = (samples[0, k], samples[1, k], samples[2, k], samples[3, k], samples[4, k], samples[5, k])
                     if not follow:
-                        n_starts[lane] = _further_starts(x, y, value, sample, p, starts[lane])
-                    elif values[1, k] < math.inf:
+                        n_starts[lane] = _further_starts(x, y, value, _sample(w, targets, k), p, starts[lane])
+                    elif near_rival_value[k] < math.inf:
                         n_starts[lane] = 1
-                        starts[lane, 0, 0], starts[lane, 1, 0] = points[2, k], points[3, k]
+                        starts[lane, 0, 0], starts[lane, 1, 0] = near_rival[0, k], near_rival[1, k]
                     else:
                         n_starts[lane] = 0
                     first[lane, 0], first[lane, 1] = x, y
@@ -342,10 +340,10 @@ def descend(
                 following += 1
                 busy += 1
                 working_on[lane], n_steps[lane], n_done[lane] = k, 0, 0
+                sample = _sample(w, targets, k)
                 for row in range(6):
-                    lanes[_FIELDS + row * _LANES + lane] = samples[row, k]
-                x, y = (points[0, k], points[1, k]) if follow else (samples[0, k], samples[1, k])
-                _start(lanes, lane, x, y, math.nan, math.nan)
+                    lanes[_FIELDS + row * _LANES + lane] = sample[row]
+                _start(lanes, lane, near_lowest[0, k], near_lowest[1, k], math.nan, math.nan)
         if busy == 0:
             return
         _take_step(lanes, p, limits)
