@@ -34,7 +34,7 @@ _BLOCK = 4096  # samples that a thread takes at a time
 _WORTH_A_THREAD = 4  # blocks; with fewer, a thread costs more than it saves
 _LANES = 32
 _STARTS = 6  # of a search, beside w
-_ROOT2 = math.sqrt(2)
+_BENT, _CURVED = (1 + math.sqrt(2)) / 2, 1 / (12 * math.sqrt(3))  # bounds of second derivatives, `certified`
 # compiled at the first call and kept beside this file; division by zero gives infinity; other threads run meanwhile;
 # a b + c may be rounded once
 _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "nogil": True, "fastmath": {"contract", "nsz"}}
@@ -211,26 +211,29 @@ def _start(lanes: Float[Array, " rows"], lane: int, x: float, y: float, known_x:
 
 
 @_inlined
-def certified(value: float, sample: Sample, p: float) -> bool:
-    """Whether a local minimum with this objective is proved to be the only one so low.
+def certified(x: float, y: float, value: float, sample: Sample, p: float) -> bool:
+    """Whether the local minimum h = (x, y) with this objective is proved to be the lowest one.
 
-    A lower one would lie in the disc ``|h - w|^2 <= 2 V (value - rest)``: not if all is convex there. The Hessian of
-    ell is ``sum_i (d^2 ell/dz_i^2) grad z_i grad z_i^T + (d ell/dz_i) hess z_i``. On the disc S_ii changes by at most a
-    quarter of what z_i does. The first factor is ``a S' (-3 S^2 + 2 (1 + t) S - t)``, positive between two values of S;
-    the eigenvalues of hess z_i are 1 - sqrt 2 and 1 + sqrt 2.
+    A lower one h + u would lie in the disc ``|h + u - w|^2 <= 2 V (value - rest)``, so that |u| is at most the disc's
+    radius and |h - w| together. With e = S - t at h, and ``dS = S' dz + r``, the objective there is, as h is stationary,
+    higher by
+
+        p/2 |u|^2 + a sum_i [e_i S'_i k_i(u) + e_i r_i + dS_i^2/2],        dz_i = grad z_i . u + k_i(u),
+
+    with the quadratic forms k_1(u) = u_1 (u_1 - u_2), k_2(u) = u_2 (u_2 - u_1). Their eigenvalues are at most
+    (1 + sqrt 2)/2, and ``|r| <= max |S''| dz^2/2``, with max |S''| = 1/(6 sqrt 3). What this can take from p/2 |u|^2
+    must be less than nine tenths of it: then no other minimum is nearly as low either, unless it is close.
     """
     w1, w2, t1, t2, a, rest = sample
-    squared = 2 * max(value - rest, 0.0) / p
-    radius, negative = math.sqrt(squared), 0.0
-    for u, v, t in ((w1, w2, t1), (w2, w1, t2)):
-        s = _logistic(u * (u - v))
-        reach = math.sqrt((2 * u - v) ** 2 + u * u) * radius
-        below = s - (reach + 0.5 * (_ROOT2 - 1) * squared) / 4
-        above = s + (reach + 0.5 * (_ROOT2 + 1) * squared) / 4
-        if (2 * (1 + t) - 3 * below) * below < t or (2 * (1 + t) - 3 * above) * above < t:
-            return False
-        negative += max((_ROOT2 - 1) * (above - t), (_ROOT2 + 1) * (t - below))
-    return 0.25 * a * negative < p
+    s1, s2 = _logistic(x * (x - y)), _logistic(y * (y - x))
+    error1, error2 = s1 - t1, s2 - t2
+    c1, c2 = error1 * s1 * (1 - s1), error2 * s2 * (1 - s2)
+    lowest = 0.5 * (c1 + c2 - math.sqrt((c1 - c2) ** 2 + (c1 + c2) ** 2))  # eigenvalue of sum_i e_i S'_i k_i
+    farthest = math.sqrt(2 * max(value - rest, 0.0) / p) + math.sqrt((x - w1) ** 2 + (y - w2) ** 2)
+    steepest1 = math.sqrt((2 * x - y) ** 2 + x * x) + _BENT * farthest
+    steepest2 = math.sqrt((2 * y - x) ** 2 + y * y) + _BENT * farthest
+    remainder = _CURVED * (abs(error1) * steepest1 * steepest1 + abs(error2) * steepest2 * steepest2)
+    return a * (remainder - min(lowest, 0.0)) < 0.45 * p
 
 
 @_inlined
@@ -249,7 +252,7 @@ def _further_starts(
     x: float, y: float, value: float, sample: Sample, p: float, starts: Float[Array, "2 starts"]
 ) -> int:
     """From where a search goes on after the minimum below w, and from how many points."""
-    if certified(value, sample, p):
+    if certified(x, y, value, sample, p):
         return 0
     w1, w2 = sample[0], sample[1]
     middle, reach = 0.5 * (w1 + w2), 1.5 * 1.5 * 2 * (value - sample[5]) / p
