@@ -23,7 +23,8 @@ Gaussian integration by parts moves all derivatives onto the weights,
 or, with one derivative left (Stein's form), V^ = -alpha E[sum_l g_l zeta_l^T] kappa^(-1/2) and
 theta^ = (V^ theta + alpha E sum_l g_l s_l^T)/sigma^2. Both hold with jumps; the mean of the pointwise derivative does
 not. On a lattice, averages of M converge about eight times faster than those of g where g jumps; with Sobol points, or
-where kappa is small, those of g are better. Fixed points of the map are the stationary points of
+where kappa is small, those of g are better. Any mixture of the two holds as well, and may scatter less than either.
+Fixed points of the map are the stationary points of
 
     epsilon_t = alpha E[min_h ...] + (tr q^ V - tr V^ q)/2 + m^ m + tr theta^^T theta
                 - tr D^-1 (sigma^2 q^ + m^ m^^T + sigma^4 theta^ theta^^T)/2
@@ -48,7 +49,7 @@ from attention_phases.positional_semantic.two_token_descent import two_token_los
 
 Array = NDArray[np.float64]
 
-_PREFERENCE = 3.0  # how much more averages by parts may scatter
+_SHARES = np.array([1.0, 0.75, 0.5, 0.25, 0.0])  # of averages by parts
 _REPLICAS = 8  # independent randomisations of the nodes
 _DIFFERENCES = np.array([[1.0, 1.5], [1.0, -1.5]])  # attention of two tokens varies faster with their difference
 
@@ -104,7 +105,7 @@ class Averages:
         q_hat, m_hat, V_hat, theta_hat: (r, r, R), (r, R), (r, r, R), (r, t, R).
         loss: E ell(h*), (R,).
         envelope: E of the minimised objective, (R,).
-        by_parts: the form in which they were taken.
+        by_parts: the share of averages by parts in the hats; Stein's form has the rest.
         proximal: the minima at the nodes.
     """
 
@@ -114,7 +115,7 @@ class Averages:
     theta_hat: Float[Array, "r t R"]
     loss: Float[Array, " R"]
     envelope: Float[Array, " R"]
-    by_parts: bool
+    by_parts: float
     proximal: ProximalPoint
 
 
@@ -148,10 +149,10 @@ class Model:
         compiled = self.task.n_tokens == 2 and self.task.student_rank == 1
         return self.rule.means(two_token_losses(w, self.loss) if compiled else self.loss.value(w))
 
-    def averages(self, point: Point, by_parts: bool | None = None, near: ProximalPoint | None = None) -> Averages:
-        """The averages at one point; by_parts says in which form (module docstring).
+    def averages(self, point: Point, by_parts: float | None = None, near: ProximalPoint | None = None) -> Averages:
+        """The averages at one point; by_parts is the share of those by parts (module docstring).
 
-        None: by parts, which is smooth, if it scatters little more than the other.
+        None: whichever share lets V^ scatter least.
         """
         width = root(kappa(self.task, point))
         proximal = global_minima(self._fields(point, width), self.loss, point.V, near)
@@ -159,7 +160,7 @@ class Model:
             return self._two_token_averages(point, by_parts, proximal)
         return self._averages(point, width, by_parts, proximal)
 
-    def _two_token_averages(self, point: Point, by_parts: bool | None, proximal: ProximalPoint) -> Averages:
+    def _two_token_averages(self, point: Point, by_parts: float | None, proximal: ProximalPoint) -> Averages:
         task = self.task
         rows, chosen = two_token_averages(
             proximal.objective,
@@ -173,33 +174,30 @@ class Model:
             float(point.V[0, 0]),
             float(point.theta[0, 0]),
             task.sigma**2,
-            _PREFERENCE,
-            by_parts,
+            _SHARES if by_parts is None else np.array([float(by_parts)]),
         )
         q_hat, m_hat, V_hat, theta_hat = rows[:4, None]
         return Averages(q_hat[None], m_hat, V_hat[None], theta_hat[None], rows[4], rows[5], chosen, proximal)
 
     def _averages(
-        self, point: Point, width: Float[Array, "r r"], by_parts: bool | None, proximal: ProximalPoint
+        self, point: Point, width: Float[Array, "r r"], by_parts: float | None, proximal: ProximalPoint
     ) -> Averages:
         """The same for any L, r and t."""
         task, variance, means = self.task, self.task.sigma**2, self.rule.means
         inverse_root = np.asarray(np.linalg.inv(width), dtype=np.float64)
         g = proximal.residual
         envelope, quadratic = means(np.stack([proximal.objective, 0.5 * (_apply(proximal.V, g) * g).sum(axis=(0, 1))]))
-        forms: dict[bool, tuple[Array, Array]] = {}  # V^, and what stands for -g in m^ and theta^
-        if by_parts is not True:
-            V_hat = -np.einsum("abR,bc->acR", means(_products(g, self.zeta)), inverse_root)
-            forms[False] = (V_hat + V_hat.swapaxes(0, 1)) / 2, -g
-        if by_parts is not False:
-            weighted = (proximal.objective - envelope.mean()) * self.zeta
-            mass = task.n_tokens * (envelope - envelope.mean()) * np.eye(task.student_rank)[..., None]
-            curvature = means(_products(weighted, self.zeta)) - mass
-            V_hat = np.einsum("ab,bcR,cd->adR", inverse_root, curvature, inverse_root)
-            forms[True] = V_hat, _apply(inverse_root, weighted)
-        scatter = {form: float(V_hat.std(axis=-1).sum()) for form, (V_hat, _) in forms.items()}
-        chosen = True in forms and scatter[True] < _PREFERENCE * scatter.get(False, np.inf)
-        V_hat, minus_g = forms[chosen]
+        V_stein = -np.einsum("abR,bc->acR", means(_products(g, self.zeta)), inverse_root)
+        V_stein = (V_stein + V_stein.swapaxes(0, 1)) / 2
+        weighted = (proximal.objective - envelope.mean()) * self.zeta
+        mass = task.n_tokens * (envelope - envelope.mean()) * np.eye(task.student_rank)[..., None]
+        curvature = means(_products(weighted, self.zeta)) - mass
+        V_parts = np.einsum("ab,bcR,cd->adR", inverse_root, curvature, inverse_root)
+        shares = _SHARES if by_parts is None else np.array([float(by_parts)])
+        scatter = [(share * V_parts + (1 - share) * V_stein).std(axis=-1).sum() for share in shares]
+        share = float(shares[np.argmin(scatter)])
+        V_hat = share * V_parts + (1 - share) * V_stein
+        minus_g = share * _apply(inverse_root, weighted) - (1 - share) * g  # or what stands for it
         theta_hat = np.einsum("abR,bt->atR", V_hat, point.theta) - means(_products(minus_g, self.teacher_fields))
         return Averages(
             q_hat=means(_products(g, g)),
@@ -208,7 +206,7 @@ class Model:
             theta_hat=theta_hat / variance,
             loss=envelope - quadratic,
             envelope=envelope,
-            by_parts=chosen,
+            by_parts=share,
             proximal=proximal,
         )
 

@@ -158,7 +158,6 @@ class BranchEquations:
         self.branch, self.log2_nodes, self.seed, self._follow = branch, log2_nodes, seed, follow
         self.model = model(branch.task, log2_nodes, seed)
         self.scale, self.parameter_slope = branch.scale, branch.parameter_slope
-        self._by_parts: bool | None = None  # once averages are taken by parts, they stay so
         self._searched: Evaluation | None = None  # the last for which minima were searched, and not followed from it
         self.n_evaluations = 0
 
@@ -167,9 +166,11 @@ class BranchEquations:
         self.n_evaluations += 1
         last, alpha = self._searched, float(np.exp(parameter))
         close = last is not None and np.abs((x - last.x) / self.scale(last.x)).max() < self._follow
-        near = last.averages.proximal if last is not None and close else None
-        averages = self.model.averages(self.branch.point(x), self._by_parts, near)
-        self._by_parts = averages.by_parts or None
+        near = last.averages if last is not None and close else None
+        if near is None:
+            averages = self.model.averages(self.branch.point(x))
+        else:
+            averages = self.model.averages(self.branch.point(x), near.by_parts, near.proximal)
         rows = [self.branch.defects(x, alpha, averages), alpha * averages.loss[None]]
         result = Evaluation(x, parameter, np.concatenate(rows), averages)
         if near is None:

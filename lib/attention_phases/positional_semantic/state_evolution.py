@@ -5,6 +5,7 @@ follow a branch in `continuation`. A fixed point is searched with few nodes, and
 takes.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,7 +33,7 @@ Array = NDArray[np.float64]
 BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
-_GAIN = 1.3  # errors shrink about by this many powers of two with each doubling of the nodes
+_GAIN, _GAIN_WITH_JUMPS = 1.6, 1.0  # errors shrink at least by about so many powers of two with twice the nodes
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
 _ROUGHEST = 9  # the same, for the first steps from a guess
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
@@ -372,7 +373,8 @@ def _refine(
     worst = _worst_error(equations, at, slopes, test_slope)
     log2_nodes = equations.log2_nodes
     while True:
-        more = max(1, round(float(np.log2(worst / accuracy)) / _GAIN + 0.3))
+        gain = _GAIN_WITH_JUMPS if _jumps(equations, at) else _GAIN
+        more = max(1, math.ceil(float(np.log2(worst / accuracy)) / gain))
         if log2_nodes + more > _FINEST and log2_nodes > search.log2_nodes:
             break  # out of reach
         log2_nodes = min(log2_nodes + more, _FINEST)
@@ -395,6 +397,12 @@ def _refine(
             residual=point.residual,
         )
     return point
+
+
+def _jumps(equations: BranchEquations, at: Evaluation) -> bool:
+    """Whether the density of jumps is more than noise."""
+    density = equations.jump_density(at)
+    return bool(density.mean() > 3 * _standard_error(density))
 
 
 def _errors(
@@ -452,7 +460,6 @@ def _fixed_point(
     if task.student_rank == task.teacher_rank == 1:
         errors |= {name: float(errors[name].item()) for name in ("q", "m", "V", "theta")}
     public = point.public()
-    jumps = density.mean() > 3 * errors["jump_density"]
     return FixedPoint(
         task=task,
         alpha=alpha,
@@ -469,7 +476,7 @@ def _fixed_point(
         converged=converged,
         jump_density=float(density.mean()),
         pointwise_replicon=replicon,
-        replicon=np.inf if jumps else replicon,
+        replicon=np.inf if _jumps(equations, at) else replicon,
         n_nodes=equations.n_nodes,
         n_evaluations=n_evaluations,
     )
