@@ -49,7 +49,7 @@ from attention_phases.positional_semantic.two_token_descent import two_token_los
 
 Array = NDArray[np.float64]
 
-_SHARES = np.array([1.0, 0.75, 0.5, 0.25, 0.0])  # of averages by parts
+_SHARES = np.array([1.0, 0.75, 0.5, 0.25, 0.0])  # of averages by parts, the preferred one first
 _REPLICAS = 8  # independent randomisations of the nodes
 _DIFFERENCES = np.array([[1.0, 1.5], [1.0, -1.5]])  # attention of two tokens varies faster with their difference
 
@@ -149,18 +149,27 @@ class Model:
         compiled = self.task.n_tokens == 2 and self.task.student_rank == 1
         return self.rule.means(two_token_losses(w, self.loss) if compiled else self.loss.value(w))
 
-    def averages(self, point: Point, by_parts: float | None = None, near: ProximalPoint | None = None) -> Averages:
+    def averages(
+        self,
+        point: Point,
+        by_parts: float | None = None,
+        near: ProximalPoint | None = None,
+        preference: float = 1.0,
+    ) -> Averages:
         """The averages at one point; by_parts is the share of those by parts (module docstring).
 
-        None: whichever share lets V^ scatter least.
+        None: all, unless V^ scatters less by more than the factor `preference` with another share.
         """
         width = root(kappa(self.task, point))
         proximal = global_minima(self._fields(point, width), self.loss, point.V, near)
+        shares = _SHARES if by_parts is None else np.array([float(by_parts)])
         if self.zeta.shape[:2] == self.teacher_fields.shape[:2] == (2, 1):
-            return self._two_token_averages(point, by_parts, proximal)
-        return self._averages(point, width, by_parts, proximal)
+            return self._two_token_averages(point, shares, preference, proximal)
+        return self._averages(point, width, shares, preference, proximal)
 
-    def _two_token_averages(self, point: Point, by_parts: float | None, proximal: ProximalPoint) -> Averages:
+    def _two_token_averages(
+        self, point: Point, shares: Float[Array, " shares"], preference: float, proximal: ProximalPoint
+    ) -> Averages:
         task = self.task
         rows, chosen = two_token_averages(
             proximal.objective,
@@ -174,13 +183,19 @@ class Model:
             float(point.V[0, 0]),
             float(point.theta[0, 0]),
             task.sigma**2,
-            _SHARES if by_parts is None else np.array([float(by_parts)]),
+            shares,
+            preference,
         )
         q_hat, m_hat, V_hat, theta_hat = rows[:4, None]
         return Averages(q_hat[None], m_hat, V_hat[None], theta_hat[None], rows[4], rows[5], chosen, proximal)
 
     def _averages(
-        self, point: Point, width: Float[Array, "r r"], by_parts: float | None, proximal: ProximalPoint
+        self,
+        point: Point,
+        width: Float[Array, "r r"],
+        shares: Float[Array, " shares"],
+        preference: float,
+        proximal: ProximalPoint,
     ) -> Averages:
         """The same for any L, r and t."""
         task, variance, means = self.task, self.task.sigma**2, self.rule.means
@@ -193,8 +208,8 @@ class Model:
         mass = task.n_tokens * (envelope - envelope.mean()) * np.eye(task.student_rank)[..., None]
         curvature = means(_products(weighted, self.zeta)) - mass
         V_parts = np.einsum("ab,bcR,cd->adR", inverse_root, curvature, inverse_root)
-        shares = _SHARES if by_parts is None else np.array([float(by_parts)])
-        scatter = [(share * V_parts + (1 - share) * V_stein).std(axis=-1).sum() for share in shares]
+        scatter = np.array([(share * V_parts + (1 - share) * V_stein).std(axis=-1).sum() for share in shares])
+        scatter[1:] *= preference
         share = float(shares[np.argmin(scatter)])
         V_hat = share * V_parts + (1 - share) * V_stein
         minus_g = share * _apply(inverse_root, weighted) - (1 - share) * g  # or what stands for it

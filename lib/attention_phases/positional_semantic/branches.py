@@ -11,6 +11,7 @@ from attention_phases.positional_semantic.averages import Averages, Point, kappa
 from attention_phases.positional_semantic.teacher_student import Task
 
 Array = NDArray[np.float64]
+_PREFERENCE = 3.0  # how much more averages by parts may scatter
 _VANISHING = 0.02  # overlaps below this (as cosines) are taken for zero
 BRANCHES = ("semantic", "positional", "mixed", "uninformed")
 
@@ -153,11 +154,20 @@ class Evaluation:
 class BranchEquations:
     """The equations of a branch with fixed nodes: smooth functions of the unknowns, but for q^ where h* jumps."""
 
-    def __init__(self, branch: Branch, log2_nodes: int, seed: int, follow: float = 0.05) -> None:
-        """`follow`: over what relative change of the unknowns the samples' minima are followed, not searched anew."""
+    def __init__(
+        self, branch: Branch, log2_nodes: int, seed: int, *, follow: float = 0.05, smooth: bool = True
+    ) -> None:
+        """The equations with about 2^log2_nodes nodes.
+
+        `follow`: over what relative change of the unknowns the samples' minima are followed, not searched anew.
+        `smooth`: whether averages by parts, which are smooth where h* jumps, are preferred to a mixture with less
+        scatter.
+        """
         self.branch, self.log2_nodes, self.seed, self._follow = branch, log2_nodes, seed, follow
+        self._preference = _PREFERENCE if smooth else 1.0
         self.model = model(branch.task, log2_nodes, seed)
         self.scale, self.parameter_slope = branch.scale, branch.parameter_slope
+        self._by_parts: float | None = None  # the share of averages by parts, chosen at the first point
         self._searched: Evaluation | None = None  # the last for which minima were searched, and not followed from it
         self.n_evaluations = 0
 
@@ -166,11 +176,9 @@ class BranchEquations:
         self.n_evaluations += 1
         last, alpha = self._searched, float(np.exp(parameter))
         close = last is not None and np.abs((x - last.x) / self.scale(last.x)).max() < self._follow
-        near = last.averages if last is not None and close else None
-        if near is None:
-            averages = self.model.averages(self.branch.point(x))
-        else:
-            averages = self.model.averages(self.branch.point(x), near.by_parts, near.proximal)
+        near = last.averages.proximal if last is not None and close else None
+        averages = self.model.averages(self.branch.point(x), self._by_parts, near, self._preference)
+        self._by_parts = averages.by_parts
         rows = [self.branch.defects(x, alpha, averages), alpha * averages.loss[None]]
         result = Evaluation(x, parameter, np.concatenate(rows), averages)
         if near is None:

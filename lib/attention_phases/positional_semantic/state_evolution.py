@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
-_GAIN, _GAIN_WITH_JUMPS = 1.6, 1.0  # errors shrink at least by about so many powers of two with twice the nodes
+_GAIN, _GAIN_WITH_JUMPS = 1.6, 1.3  # errors shrink at least by about so many powers of two with twice the nodes
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
 _ROUGHEST = 9  # the same, for the first steps from a guess
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
@@ -378,7 +378,7 @@ def _refine(
         if log2_nodes + more > _FINEST and log2_nodes > search.log2_nodes:
             break  # out of reach
         log2_nodes = min(log2_nodes + more, _FINEST)
-        equations = BranchEquations(branch, log2_nodes, search.seed)
+        equations = BranchEquations(branch, log2_nodes, search.seed, smooth=False)
         at, slopes, converged = newton(equations, equations.evaluate(at.x, at.parameter), slopes, accuracy / 20)
         n_evaluations += equations.n_evaluations
         if not (converged and branch.exists(at.x)) and search.log2_nodes < _THOROUGH:

@@ -26,10 +26,12 @@ def two_token_averages(
     theta: float,
     variance: float,
     shares: Float[Array, " shares"],
+    preference: float,
 ) -> tuple[Float[Array, "6 R"], float]:
     """q^, m^, V^, theta^, E ell(h*) and E M by each randomisation, and to which share the hats were taken by parts.
 
-    The nodes of each randomisation lie between two of the bounds. Of the shares the one with the least scatter is taken.
+    The nodes of each randomisation lie between two of the bounds. The first share is taken,
+    unless V^ scatters less by more than the factor `preference` with another.
     """
     n = len(bounds) - 1
     result, forms = np.empty((6, n)), np.zeros((2, 3, n))
@@ -57,11 +59,14 @@ def two_token_averages(
         forms[0, 0, i], forms[0, 1, i], forms[0, 2, i] = -by_zeta / math.sqrt(kappa), by_place, by_teacher
         forms[1, 0, i] = (M_zeta - 2 * (result[5, i] - centre)) / kappa
         forms[1, 1, i], forms[1, 2, i] = -M_place / math.sqrt(kappa), -M_teacher / math.sqrt(kappa)
-    chosen, least = 0.0, math.inf
-    for share in shares:
-        scatter = (share * forms[1, 0] + (1 - share) * forms[0, 0]).std()
-        if scatter < least:
-            chosen, least = share, scatter
+    chosen, least = shares[0], math.inf
+    if len(shares) > 1:
+        for share in shares:
+            scatter = (share * forms[1, 0] + (1 - share) * forms[0, 0]).std()
+            if share != shares[0]:
+                scatter *= preference
+            if scatter < least:
+                chosen, least = share, scatter
     V_hat, m_hat, teacher = chosen * forms[1] + (1 - chosen) * forms[0]
     result[1], result[2], result[3] = m_hat, V_hat, (V_hat * theta + teacher) / variance
     return result, chosen
