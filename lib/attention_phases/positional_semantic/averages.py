@@ -49,7 +49,8 @@ from attention_phases.positional_semantic.two_token_descent import two_token_los
 
 Array = NDArray[np.float64]
 
-_SHARES = np.array([1.0, 0.75, 0.5, 0.25, 0.0])  # of averages by parts, the preferred one first
+# shares of averages by parts to choose from, the preferred one first, and how much more that one may scatter
+_SMOOTH, _MIXED = (np.array([1.0, 0.0]), 3.0), (np.array([1.0, 0.75, 0.5, 0.25, 0.0]), 1.0)
 _REPLICAS = 8  # independent randomisations of the nodes
 _DIFFERENCES = np.array([[1.0, 1.5], [1.0, -1.5]])  # attention of two tokens varies faster with their difference
 
@@ -154,15 +155,17 @@ class Model:
         point: Point,
         by_parts: float | None = None,
         near: ProximalPoint | None = None,
-        preference: float = 1.0,
+        smooth: bool = True,
     ) -> Averages:
         """The averages at one point; by_parts is the share of those by parts (module docstring).
 
-        None: all, unless V^ scatters less by more than the factor `preference` with another share.
+        None: the share with which V^ scatters least; if `smooth`, all of it, or none where that scatters far less.
         """
         width = root(kappa(self.task, point))
         proximal = global_minima(self._fields(point, width), self.loss, point.V, near)
-        shares = _SHARES if by_parts is None else np.array([float(by_parts)])
+        shares, preference = _SMOOTH if smooth else _MIXED
+        if by_parts is not None:
+            shares = np.array([float(by_parts)])
         if self.zeta.shape[:2] == self.teacher_fields.shape[:2] == (2, 1):
             return self._two_token_averages(point, shares, preference, proximal)
         return self._averages(point, width, shares, preference, proximal)
@@ -173,7 +176,8 @@ class Model:
         task = self.task
         rows, chosen = two_token_averages(
             proximal.objective,
-            proximal.residual[:, 0],
+            proximal.minimizer[:, 0],
+            proximal.fields[:, 0],
             self.zeta[:, 0],
             self.teacher_fields[:, 0],
             self.rule.weights,

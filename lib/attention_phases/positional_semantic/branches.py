@@ -11,7 +11,6 @@ from attention_phases.positional_semantic.averages import Averages, Point, kappa
 from attention_phases.positional_semantic.teacher_student import Task
 
 Array = NDArray[np.float64]
-_PREFERENCE = 3.0  # how much more averages by parts may scatter
 _VANISHING = 0.02  # overlaps below this (as cosines) are taken for zero
 BRANCHES = ("semantic", "positional", "mixed", "uninformed")
 
@@ -48,11 +47,22 @@ class Branch:
         """Far from any solution, but in its basin for most tasks."""
         task = self.task
         r, variance = task.student_rank, task.sigma**2
-        delta = 0.05 * variance / (1 + alpha / 10)
-        V = variance / (3 * task.regularization + 0.1 * variance**2 * alpha)
+        delta = 0.08 * variance / (1 + alpha / 10)
+        V = variance / (task.regularization + 0.14 * variance**2 * alpha)
         theta = (0.1 if self._is_pass else 0.6) * variance
         overlaps = [0.28] * len(self.m_columns) + [theta] * len(self.theta_columns)
         return np.concatenate([np.full(r, np.log(delta)), np.full(r, np.log(V)), overlaps])
+
+    def relaxed(self, x: Float[Array, " k"], defects: Float[Array, " k"]) -> Float[Array, " k"]:
+        """A step towards a root along those unknowns in which damped iteration is stable, by their own equations."""
+        r, split = self.task.student_rank, self._n_logarithms + len(self.m_columns)
+        step = np.clip(0.5 * defects, -0.5, 0.5)
+        result = x.copy()
+        result[:r] += step[:r]
+        result[r : self._n_logarithms] -= step[r : self._n_logarithms]
+        if not self._is_pass:
+            result[split:] *= 1 + step[split:]
+        return result
 
     def point(self, x: Float[Array, " k"]) -> Point:
         """The overlaps that belong to the unknowns."""
@@ -164,10 +174,10 @@ class BranchEquations:
         scatter.
         """
         self.branch, self.log2_nodes, self.seed, self._follow = branch, log2_nodes, seed, follow
-        self._preference = _PREFERENCE if smooth else 1.0
+        self._smooth = smooth
         self.model = model(branch.task, log2_nodes, seed)
         self.scale, self.parameter_slope = branch.scale, branch.parameter_slope
-        self._by_parts: float | None = None  # the share of averages by parts, chosen at the first point
+        self._by_parts: float | None = None  # the share of averages by parts, once it is chosen
         self._searched: Evaluation | None = None  # the last for which minima were searched, and not followed from it
         self.n_evaluations = 0
 
@@ -177,8 +187,9 @@ class BranchEquations:
         last, alpha = self._searched, float(np.exp(parameter))
         close = last is not None and np.abs((x - last.x) / self.scale(last.x)).max() < self._follow
         near = last.averages.proximal if last is not None and close else None
-        averages = self.model.averages(self.branch.point(x), self._by_parts, near, self._preference)
-        self._by_parts = averages.by_parts
+        averages = self.model.averages(self.branch.point(x), self._by_parts, near, self._smooth)
+        if averages.by_parts or not self._smooth:  # if none are taken by parts, some may be later, at a better point
+            self._by_parts = averages.by_parts
         rows = [self.branch.defects(x, alpha, averages), alpha * averages.loss[None]]
         result = Evaluation(x, parameter, np.concatenate(rows), averages)
         if near is None:

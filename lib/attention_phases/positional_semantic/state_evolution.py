@@ -27,6 +27,7 @@ from attention_phases.positional_semantic.averages import (
 )
 from attention_phases.positional_semantic.branches import BRANCHES, Branch, BranchEquations, Evaluation
 from attention_phases.positional_semantic.continuation import Place, jacobian, newton, turning_point, walk
+from attention_phases.positional_semantic.proximal import response
 from attention_phases.positional_semantic.teacher_student import Task
 
 Array = NDArray[np.float64]
@@ -57,6 +58,7 @@ def state_evolution_step(
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 8, _FINEST)
     seed = _checks.integer("seed", seed, 0)
     point = Point.of(task, overlaps)
+    response(point.V, task.student_rank)
     averages = model(task, log2_nodes, seed).averages(point)
     return next_point(task, alpha, averages).public()
 
@@ -244,16 +246,12 @@ def _root_near(equations: BranchEquations, at: Evaluation) -> _Found | None:
 
 
 def _root_from_guess(equations: BranchEquations, alpha: float) -> _Found | None:
-    """A root of this branch from the guess, after a few steps that bring Delta and V to their scales."""
+    """A root of this branch from the guess, after a few steps that bring the unknowns to their scales."""
     branch = equations.branch
-    r = branch.task.student_rank
     rough = BranchEquations(branch, _ROUGHEST, equations.seed, follow=0.5)
     x = branch.guess(alpha)
     for _ in range(5):
-        values = rough.evaluate(x, np.log(alpha)).values
-        x = x.copy()
-        x[:r] += np.clip(0.5 * values[:r], -0.5, 0.5)
-        x[r : 2 * r] -= np.clip(0.5 * values[r : 2 * r], -0.5, 0.5)
+        x = branch.relaxed(x, rough.evaluate(x, np.log(alpha)).values[: branch.size])
     equations.n_evaluations += rough.n_evaluations
     return _root_near(equations, equations.evaluate(x, np.log(alpha)))
 
@@ -370,24 +368,30 @@ def _refine(
     search, branch, n_evaluations = equations, equations.branch, equations.n_evaluations
     at, slopes = found
     test_slope = equations.test_loss_slope(at.x)
-    worst = _worst_error(equations, at, slopes, test_slope)
+    worst = _worst(*_errors(equations, at, slopes, test_slope))
     log2_nodes = equations.log2_nodes
     while True:
-        gain = _GAIN_WITH_JUMPS if _jumps(equations, at) else _GAIN
+        jumps = _jumps(equations.jump_density(at))
+        gain = _GAIN_WITH_JUMPS if jumps else _GAIN
         more = max(1, math.ceil(float(np.log2(worst / accuracy)) / gain))
         if log2_nodes + more > _FINEST and log2_nodes > search.log2_nodes:
             break  # out of reach
         log2_nodes = min(log2_nodes + more, _FINEST)
-        equations = BranchEquations(branch, log2_nodes, search.seed, smooth=False)
-        at, slopes, converged = newton(equations, equations.evaluate(at.x, at.parameter), slopes, accuracy / 20)
-        n_evaluations += equations.n_evaluations
+        start = at.x
+        for smooth in (False, True) if not jumps else (True,):  # a mixture with jumps may be too rough for a root
+            equations = BranchEquations(branch, log2_nodes, search.seed, smooth=smooth)
+            at, slopes, converged = newton(equations, equations.evaluate(start, at.parameter), slopes, accuracy / 20)
+            n_evaluations += equations.n_evaluations
+            if converged:
+                break
         if not (converged and branch.exists(at.x)) and search.log2_nodes < _THOROUGH:
             search = BranchEquations(branch, search.log2_nodes + 3, search.seed, follow=0.5)
             return _refine(search, _find(search, alpha), alpha, accuracy, must_converge)
-        worst = _worst_error(equations, at, slopes, test_slope)
+        values, errors = _errors(equations, at, slopes, test_slope)
+        worst = _worst(values, errors)
         if not converged or worst <= accuracy or log2_nodes >= _FINEST:
             break
-    point = _fixed_point(equations, at, alpha, slopes, test_slope, converged, n_evaluations)
+    point = _fixed_point(equations, at, alpha, values, errors, converged, n_evaluations)
     if must_converge and not (converged and worst <= accuracy):
         what = f"relative standard error {worst:.2g}" if converged else f"residual {point.residual:.2g}"
         raise ConvergenceError(
@@ -399,9 +403,8 @@ def _refine(
     return point
 
 
-def _jumps(equations: BranchEquations, at: Evaluation) -> bool:
-    """Whether the density of jumps is more than noise."""
-    density = equations.jump_density(at)
+def _jumps(density: Float[Array, " R"]) -> bool:
+    """Whether this density of jumps is more than noise."""
     return bool(density.mean() > 3 * _standard_error(density))
 
 
@@ -428,12 +431,9 @@ def _errors(
     return values, errors
 
 
-def _worst_error(
-    equations: BranchEquations, at: Evaluation, slopes: Float[Array, "k+1 k"], test_slope: Float[Array, " k"]
-) -> float:
+def _worst(values: dict[str, Any], errors: dict[str, Any]) -> float:
     """The largest relative standard error of what does not vanish."""
     worst = 0.0
-    values, errors = _errors(equations, at, slopes, test_slope)
     for name, value in values.items():
         value, error = np.atleast_1d(value), np.atleast_1d(errors[name])
         some = value != 0
@@ -445,14 +445,13 @@ def _fixed_point(
     equations: BranchEquations,
     at: Evaluation,
     alpha: float,
-    slopes: Float[Array, "k+1 k"],
-    test_slope: Float[Array, " k"],
+    values: dict[str, Any],
+    errors: dict[str, Any],
     converged: bool,
     n_evaluations: int,
 ) -> FixedPoint:
     branch, task = equations.branch, equations.branch.task
     point = branch.point(at.x)
-    values, errors = _errors(equations, at, slopes, test_slope)
     density = equations.jump_density(at)
     replicon = equations.pointwise_replicon(at)
     errors["free_energy"] = float(_standard_error(alpha * at.averages.envelope))
@@ -476,11 +475,13 @@ def _fixed_point(
         converged=converged,
         jump_density=float(density.mean()),
         pointwise_replicon=replicon,
-        replicon=np.inf if _jumps(equations, at) else replicon,
+        replicon=np.inf if _jumps(density) else replicon,
         n_nodes=equations.n_nodes,
         n_evaluations=n_evaluations,
     )
 
 
 def _standard_error(values: Float[Array, "*k R"]) -> Float[Array, " *k"]:
-    return np.asarray(values.std(axis=-1, ddof=1) / np.sqrt(values.shape[-1]))
+    n = values.shape[-1]
+    deviations = values - values.sum(axis=-1, keepdims=True) / n
+    return np.asarray(np.sqrt((deviations**2).sum(axis=-1) / (n * (n - 1))))

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 # sums may be taken in any order
-_compiled = numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract", "nsz", "reassoc"})
+_compiled = numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract", "nsz", "reassoc", "arcp"})
 
 
 @_compiled
 def two_token_averages(
     objective: Float[Array, " N"],
-    g: Float[Array, "2 N"],
+    minimizer: Float[Array, "2 N"],
+    fields: Float[Array, "2 N"],
     zeta: Float[Array, "2 N"],
     teacher_fields: Float[Array, "2 N"],
     weights: Float[Array, " N"],
@@ -46,7 +47,8 @@ def two_token_averages(
         forces, by_zeta, by_place, by_teacher, M_zeta, M_place, M_teacher = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         for k in range(bounds[i], bounds[i + 1]):
             weight, M = weights[k], weights[k] * (objective[k] - centre)
-            g1, g2, z1, z2 = g[0, k], g[1, k], zeta[0, k], zeta[1, k]
+            g1, g2 = (minimizer[0, k] - fields[0, k]) / V, (minimizer[1, k] - fields[1, k]) / V
+            z1, z2 = zeta[0, k], zeta[1, k]
             s1, s2 = teacher_fields[0, k], teacher_fields[1, k]
             forces += weight * (g1 * g1 + g2 * g2)
             by_zeta += weight * (g1 * z1 + g2 * z2)
