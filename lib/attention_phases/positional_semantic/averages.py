@@ -246,7 +246,10 @@ def limiting_loss(task: Task, teacher_fields: Float[Array, "L t N"]) -> SampleLo
 
 def root(matrix: Float[Array, "r r"]) -> Float[Array, "r r"]:
     """Symmetric square root of a positive definite matrix."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    if matrix.size == 1:
+        values, vectors = matrix[0], np.ones((1, 1))
+    else:
+        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     if values[0] <= 0:
         raise ValueError(
             f"q must exceed theta theta^T/sigma^2; the lowest eigenvalue of the difference is {values[0]:.3g}"

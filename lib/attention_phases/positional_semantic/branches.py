@@ -36,7 +36,7 @@ class Branch:
         self.task, self.name = task, name
         self.m_columns = [] if place is None else [place]
         self.theta_columns = list(range(aligned))
-        self._n_logarithms = 2 * r
+        self._n_logarithms, self._diagonal = 2 * r, np.diag_indices(r)
         self.size = 2 * r + len(self.m_columns) + len(self.theta_columns)
         self._is_pass = name == "mixed" and r == 1
         # the sign of det J where its own unknown governs each equation, as for large alpha; it changes at a fold, and
@@ -70,13 +70,15 @@ class Branch:
         r, t, variance = task.student_rank, task.teacher_rank, task.sigma**2
         m, theta = np.zeros(r), np.zeros((r, t))
         split = 2 * r + len(self.m_columns)
-        m[self.m_columns] = x[2 * r : split]
-        theta[self.theta_columns, self.theta_columns] = x[split:]
-        q, V = variance * m[:, None] * m, np.zeros((r, r))
+        q, V = np.zeros((2, r, r))
+        if self.m_columns:
+            m[self.m_columns] = x[2 * r : split]
+            q += variance * m[:, None] * m
         if self.theta_columns:
+            theta[self.theta_columns, self.theta_columns] = x[split:]
             q += (theta[:, None] * theta).sum(axis=-1) / variance
-        q.flat[:: r + 1] += np.exp(x[:r])
-        V.flat[:: r + 1] = np.exp(x[r : 2 * r])
+        delta, V[self._diagonal] = np.exp(x[: 2 * r]).reshape(2, r)
+        q[self._diagonal] += delta
         return Point(q, m, V, theta)
 
     def unknowns(self, point: Point) -> Float[Array, " k"]:
@@ -118,16 +120,18 @@ class Branch:
 
     def scale(self, x: Float[Array, " k"]) -> Float[Array, " k"]:
         """Changes of the unknowns are relative to this: 1 for logarithms, themselves for the others."""
-        return np.concatenate([np.ones(self._n_logarithms), np.abs(x[self._n_logarithms :])])
+        result = np.abs(x)
+        result[: self._n_logarithms] = 1
+        return result
 
     def defects(self, x: Float[Array, " k"], alpha: float, averages: Averages) -> Float[Array, "k R"]:
         """How far each equation is from holding, relative to its unknown, for averages over R randomisations."""
         r, penalty, variance = self.task.student_rank, self.task.regularization, self.task.sigma**2
-        split, diagonal = self._n_logarithms + len(self.m_columns), np.arange(r)
+        split = self._n_logarithms + len(self.m_columns)
         delta, V = np.exp(x[: self._n_logarithms]).reshape(2, r, 1)
         rows = [
-            V**2 * alpha * averages.q_hat[diagonal, diagonal] / delta - 1,
-            V * (penalty / variance + alpha * averages.V_hat[diagonal, diagonal]) - 1,
+            V**2 * alpha * averages.q_hat[self._diagonal] / delta - 1,
+            V * (penalty / variance + alpha * averages.V_hat[self._diagonal]) - 1,
         ]
         if self.m_columns:
             k = self.m_columns
@@ -153,7 +157,7 @@ class Evaluation:
     @cached_property
     def values(self) -> Float[Array, " k+1"]:
         """Means over the randomisations."""
-        return np.asarray(self.rows.mean(axis=1))
+        return np.asarray(self.rows.sum(axis=1) / self.rows.shape[1])
 
     @property
     def alpha(self) -> float:

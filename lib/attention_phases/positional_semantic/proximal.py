@@ -105,12 +105,11 @@ def global_minima(
     w: Float[Array, "L r n"], loss: SampleLoss, V: Float[Array, "r r"], near: ProximalPoint | None
 ) -> ProximalPoint:
     """`proximal_map`, for arguments that need no check."""
-    precision = np.asarray(np.linalg.inv(V), dtype=np.float64)
     start = None if near is None else Minima(near.minimizer, near.objective, near.rival, near.rival_objective)
     if w.shape[:2] == (2, 1):
-        found = two_token_minima(w, loss, float(precision[0, 0]), start, _LIMITS)
+        found = two_token_minima(w, loss, 1 / float(V[0, 0]), start, _LIMITS)
     else:
-        found = minima(w, loss, precision, start, _LIMITS)
+        found = minima(w, loss, np.asarray(np.linalg.inv(V), dtype=np.float64), start, _LIMITS)
     return ProximalPoint(found.lowest, found.value, w, found.rival, found.rival_value, V, loss)
 
 

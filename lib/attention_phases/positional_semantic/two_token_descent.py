@@ -54,22 +54,22 @@ def two_token_minima(
         starts = near.lowest[:, 0], near.rival[:, 0], near.rival_value
     points, values = np.empty((4, n)), np.empty((2, n))
 
-    def block(low: int, high: int) -> None:
-        descend(fields, targets, precision, limits, near is not None, starts, low, high, points, values)
+    def block(low: int, high: int) -> int:
+        return descend(fields, targets, precision, limits, near is not None, starts, low, high, points, values)
 
     cuts = range(0, n, _BLOCK)
     n_threads = min(numba.config.NUMBA_NUM_THREADS, len(cuts) // _WORTH_A_THREAD)  # type: ignore[attr-defined]
     if n_threads <= 1:
-        block(0, n)
+        n_failed = block(0, n)
     else:
         with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(lambda low: block(low, min(low + _BLOCK, n)), cuts))
-    failed = np.isnan(values[0])
-    if failed.any():
+            n_failed = sum(pool.map(lambda low: block(low, min(low + _BLOCK, n)), cuts))
+    if n_failed:
+        failed = np.isnan(values[0])
         h = points[:2, None]
         gradient = loss.value_and_gradient(h)[1] + precision * (h - w)
         raise ConvergenceError(
-            f"{failed.sum()} of {n} searches of the proximal map did not end in {limits.max_steps} steps",
+            f"{n_failed} of {n} searches of the proximal map did not end in {limits.max_steps} steps",
             last=h,
             residual=float(np.abs(gradient[..., failed]).max()),
         )
@@ -277,7 +277,7 @@ def descend(
     high: int,
     points: Array,
     values: Array,
-) -> None:
+) -> int:
     """The two lowest minima of each sample from `low` to `high`.
 
     There is a descent from w. Where that does not prove its minimum the lowest one, others start from points from which
@@ -289,7 +289,7 @@ def descend(
     start from these two instead; for a search its first part is w.
 
     `points` (4, n) receives the lowest minimum and its rival, `values` (2, n) their objectives as in `Minima`; the
-    first is NaN where a descent did not end.
+    first is NaN where a descent did not end. Returns the number of such samples.
     """
     near_lowest, near_rival, near_rival_value = near
     lanes = np.zeros(_ROWS)
@@ -297,7 +297,7 @@ def descend(
     n_steps, n_done, n_starts = np.zeros(_LANES, np.int64), np.zeros(_LANES, np.int64), np.zeros(_LANES, np.int64)
     starts = np.empty((_LANES, 2, _STARTS))  # after the first
     first = np.empty((_LANES, 2))  # the minimum that the first one led to
-    following, busy = low, 0
+    following, busy, n_failed = low, 0, 0
     while True:
         for lane in range(_LANES):
             k = working_on[lane]
@@ -328,6 +328,7 @@ def descend(
                         points[2, k], points[3, k], values[1, k] = x, y, value
                 if status == _GOES_ON:
                     values[0, k] = math.nan
+                    n_failed += 1
                     n_starts[lane] = 0
                 if n_done[lane] < n_starts[lane]:
                     start = n_done[lane]
@@ -348,5 +349,5 @@ def descend(
                     lanes[_FIELDS + row * _LANES + lane] = sample[row]
                 _start(lanes, lane, near_lowest[0, k], near_lowest[1, k], math.nan, math.nan)
         if busy == 0:
-            return
+            return n_failed
         _take_step(lanes, p, limits)
