@@ -49,8 +49,6 @@ from attention_phases.positional_semantic.two_token_descent import two_token_los
 
 Array = NDArray[np.float64]
 
-# shares of averages by parts to choose from, the preferred one first, and how much more that one may scatter
-_SMOOTH, _MIXED = (np.array([1.0, 0.0]), 3.0), (np.array([1.0, 0.75, 0.5, 0.25, 0.0]), 1.0)
 _REPLICAS = 8  # independent randomisations of the nodes
 _DIFFERENCES = np.array([[1.0, 1.5], [1.0, -1.5]])  # attention of two tokens varies faster with their difference
 
@@ -163,12 +161,10 @@ class Model:
         """
         width = root(kappa(self.task, point))
         proximal = global_minima(self._fields(point, width), self.loss, point.V, near)
-        shares, preference = _SMOOTH if smooth else _MIXED
-        if by_parts is not None:
-            shares = np.array([float(by_parts)])
+        shares, preference = choices(by_parts, smooth)
         if self.zeta.shape[:2] == self.teacher_fields.shape[:2] == (2, 1):
             return self._two_token_averages(point, shares, preference, proximal)
-        return self._averages(point, width, shares, preference, proximal)
+        return self.general_averages(point, width, shares, preference, proximal)
 
     def _two_token_averages(
         self, point: Point, shares: Float[Array, " shares"], preference: float, proximal: ProximalPoint
@@ -193,7 +189,7 @@ class Model:
         q_hat, m_hat, V_hat, theta_hat = rows[:4, None]
         return Averages(q_hat[None], m_hat, V_hat[None], theta_hat[None], rows[4], rows[5], chosen, proximal)
 
-    def _averages(
+    def general_averages(
         self,
         point: Point,
         width: Float[Array, "r r"],
@@ -201,7 +197,7 @@ class Model:
         preference: float,
         proximal: ProximalPoint,
     ) -> Averages:
-        """The same for any L, r and t."""
+        """The averages for any L, r and t, at minima that were found."""
         task, variance, means = self.task, self.task.sigma**2, self.rule.means
         inverse_root = np.asarray(np.linalg.inv(width), dtype=np.float64)
         g = proximal.residual
@@ -228,6 +224,13 @@ class Model:
             by_parts=share,
             proximal=proximal,
         )
+
+
+def choices(by_parts: float | None, smooth: bool) -> tuple[Float[Array, " shares"], float]:
+    """Shares of averages by parts to choose from, the preferred one first, and how much more that one may scatter."""
+    if by_parts is not None:
+        return np.array([float(by_parts)]), 1.0
+    return (np.array([1.0, 0.0]), 3.0) if smooth else (np.array([1.0, 0.75, 0.5, 0.25, 0.0]), 1.0)
 
 
 def kappa(task: Task, point: Point) -> Float[Array, "r r"]:

@@ -76,10 +76,10 @@ def newton(
     for count in range(max_steps):
         scale = equations.scale(at.x)
         try:
-            step = np.linalg.solve(slopes[:size], -at.values[:size])
+            step = np.asarray(np.linalg.solve(slopes[:size], -at.values[:size]), dtype=np.float64)
             if np.abs(step / scale).max() > 3 * last:  # the updates have spoilt the Jacobian
                 slopes = jacobian(equations, at)
-                step = np.linalg.solve(slopes[:size], -at.values[:size])
+                step = np.asarray(np.linalg.solve(slopes[:size], -at.values[:size]), dtype=np.float64)
         except np.linalg.LinAlgError:
             return at, slopes, False
         relative = last = float(np.abs(step / scale).max())

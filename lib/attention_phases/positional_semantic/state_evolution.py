@@ -237,7 +237,7 @@ def _root_near(equations: BranchEquations, at: Evaluation) -> _Found | None:
     It is not on its continuation beyond a fold, nor are its overlaps noise.
     """
     branch = equations.branch
-    root, _, converged = newton(equations, at, jacobian(equations, at), _ROUGH)
+    root, _, converged = newton(equations, at, jacobian(equations, at), 2 * _ROUGH)
     if not (converged and branch.exists(root.x)):
         return None
     slopes = jacobian(equations, root)

@@ -1,4 +1,4 @@
-"""The averages of `averages` for two tokens and one column of student and teacher, in one pass over the nodes, compiled."""
+"""What `averages` computes, for two tokens and one column of student and teacher: one pass over the nodes, compiled."""
 
 import math
 

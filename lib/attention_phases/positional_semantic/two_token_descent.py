@@ -5,16 +5,15 @@ With two unknowns x, y the objective of a sample (w_1, w_2, t_1, t_2, a, rest) i
     p/2 [(x - w_1)^2 + (y - w_2)^2] + a/2 [(S_11 - t_1)^2 + (S_22 - t_2)^2] + rest,
     S_11 = 1/(1 + exp(-z_1)), z_1 = x (x - y),        S_22 = 1/(1 + exp(-z_2)), z_2 = y (y - x).
 
-The processor descends `_LANES` samples at a time, a Newton step of all of them at once: a sample that is done makes room
-for the next, and the loop over the others has no branches, so that compilers make vector instructions of it. A search
-takes a few tenths of a microsecond a sample, some thirty times less than NumPy takes for the same steps. Threads take a
-block of samples at a time; there are as many as Numba is allowed (NUMBA_NUM_THREADS; all cores if it is not set). What
-is done to a sample depends on that sample alone: the digits of a result do not depend on the number of threads.
+`_LANES` samples are descended together, a Newton step of all of them at once. The loop over them has no branches, so
+that the compiler makes vector instructions of it, and a sample that is done makes room for the next. A search takes a
+few tenths of a microsecond a sample, where minima are followed less than one. Threads take a block of samples at a
+time; there are as many as Numba is allowed (NUMBA_NUM_THREADS; all cores if it is not set). What is done to a sample
+depends on that sample alone: the digits of a result do not depend on the number of threads.
 """
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numba
 import numpy as np
@@ -37,9 +36,8 @@ _STARTS = 6  # of a search, beside w
 _BENT, _CURVED = (1 + math.sqrt(2)) / 2, 1 / (12 * math.sqrt(3))  # bounds of second derivatives, `certified`
 # compiled at the first call and kept beside this file; division by zero gives infinity; other threads run meanwhile;
 # a b + c may be rounded once
-_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "nogil": True, "fastmath": {"contract", "nsz"}}
-_compiled = numba.njit(**_OPTIONS)
-_inlined = numba.njit(forceinline=True, **_OPTIONS)
+_compiled = numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract", "nsz"})
+_inlined = numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract", "nsz"}, forceinline=True)
 
 
 def two_token_minima(
@@ -48,10 +46,7 @@ def two_token_minima(
     """A search, or from minima `near` those that they have moved to. ConvergenceError where a descent does not end."""
     n = w.shape[-1]
     fields, targets = w[:, 0], _targets(loss, n)
-    if near is None:
-        starts = fields, fields, fields[0]
-    else:
-        starts = near.lowest[:, 0], near.rival[:, 0], near.rival_value
+    starts = (fields, fields, fields[0]) if near is None else (near.lowest[:, 0], near.rival[:, 0], near.rival_value)
     points, values = np.empty((4, n)), np.empty((2, n))
 
     def block(low: int, high: int) -> int:
@@ -76,9 +71,7 @@ def two_token_minima(
     return Minima(points[:2, None], values[0], points[2:, None], values[1])
 
 
-def two_token_derivatives(
-    loss: SampleLoss, precision: float, h: Float[Array, "2 1 n"]
-) -> Float[Array, "2 1 2 1 n"]:
+def two_token_derivatives(loss: SampleLoss, precision: float, h: Float[Array, "2 1 n"]) -> Float[Array, "2 1 2 1 n"]:
     """dg/dw at minima h: with T the Hessian of the objective it is ``p^2 T^-1 - p``."""
     result = np.empty((2, 1, 2, 1, h.shape[-1]))
     _derivatives(h[:, 0], _targets(loss, h.shape[-1]), precision, result[:, 0, :, 0])
@@ -215,8 +208,8 @@ def certified(x: float, y: float, value: float, sample: Sample, p: float) -> boo
     """Whether the local minimum h = (x, y) with this objective is proved to be the lowest one.
 
     A lower one h + u would lie in the disc ``|h + u - w|^2 <= 2 V (value - rest)``, so that |u| is at most the disc's
-    radius and |h - w| together. With e = S - t at h, and ``dS = S' dz + r``, the objective there is, as h is stationary,
-    higher by
+    radius and |h - w| together. With e = S - t at h, and ``dS = S' dz + r``, the objective there is higher, as h is
+    stationary, by
 
         p/2 |u|^2 + a sum_i [e_i S'_i k_i(u) + e_i r_i + dS_i^2/2],        dz_i = grad z_i . u + k_i(u),
 
