@@ -49,6 +49,8 @@ from attention_phases.positional_semantic.two_token_descent import two_token_los
 
 Array = NDArray[np.float64]
 
+_PREFERENCE = 3.0  # how much more averages by parts may scatter than Stein's form
+_MIXTURE = 0.75  # share of averages by parts that scatters less than all, where h* does not jump
 _REPLICAS = 8  # independent randomisations of the nodes
 _DIFFERENCES = np.array([[1.0, 1.5], [1.0, -1.5]])  # attention of two tokens varies faster with their difference
 
@@ -157,7 +159,7 @@ class Model:
     ) -> Averages:
         """The averages at one point; by_parts is the share of those by parts (module docstring).
 
-        None: the share with which V^ scatters least; if `smooth`, all of it, or none where that scatters far less.
+        None: all of it if `smooth`, else three quarters; but none of it where that scatters far less.
         """
         width = root(kappa(self.task, point))
         proximal = global_minima(self._fields(point, width), self.loss, point.V, near)
@@ -230,7 +232,7 @@ def choices(by_parts: float | None, smooth: bool) -> tuple[Float[Array, " shares
     """Shares of averages by parts to choose from, the preferred one first, and how much more that one may scatter."""
     if by_parts is not None:
         return np.array([float(by_parts)]), 1.0
-    return (np.array([1.0, 0.0]), 3.0) if smooth else (np.array([1.0, 0.75, 0.5, 0.25, 0.0]), 1.0)
+    return np.array([1.0 if smooth else _MIXTURE, 0.0]), _PREFERENCE
 
 
 def kappa(task: Task, point: Point) -> Float[Array, "r r"]:

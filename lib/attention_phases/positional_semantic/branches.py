@@ -174,8 +174,8 @@ class BranchEquations:
         """The equations with about 2^log2_nodes nodes.
 
         `follow`: over what relative change of the unknowns the samples' minima are followed, not searched anew.
-        `smooth`: whether averages by parts, which are smooth where h* jumps, are preferred to a mixture with less
-        scatter.
+        `smooth`: whether averages are by parts alone, which are smooth where h* jumps, or in a mixture that scatters
+        less where it does not.
         """
         self.branch, self.log2_nodes, self.seed, self._follow = branch, log2_nodes, seed, follow
         self._smooth = smooth
@@ -192,7 +192,7 @@ class BranchEquations:
         close = last is not None and np.abs((x - last.x) / self.scale(last.x)).max() < self._follow
         near = last.averages.proximal if last is not None and close else None
         averages = self.model.averages(self.branch.point(x), self._by_parts, near, self._smooth)
-        if averages.by_parts or not self._smooth:  # if none are taken by parts, some may be later, at a better point
+        if averages.by_parts:  # if none are taken by parts, some may be later, at a better point
             self._by_parts = averages.by_parts
         rows = [self.branch.defects(x, alpha, averages), alpha * averages.loss[None]]
         result = Evaluation(x, parameter, np.concatenate(rows), averages)
