@@ -35,6 +35,7 @@ BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
 _GAIN, _GAIN_WITH_JUMPS = 1.6, 1.3  # errors shrink at least by about so many powers of two with twice the nodes
+_FEW_JUMPS = 3e-3  # density of jumps, in units of the inverse width of the fields, that does not harm averages
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
 _ROUGHEST = 9  # the same, for the first steps from a guess
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
@@ -371,7 +372,8 @@ def _refine(
     worst = _worst(*_errors(equations, at, slopes, test_slope))
     log2_nodes = equations.log2_nodes
     while True:
-        jumps = _jumps(equations.jump_density(at))
+        width = np.sqrt(np.trace(branch.point(at.x).q))  # of the fields
+        jumps = bool(equations.jump_density(at).mean() * width > _FEW_JUMPS)
         gain = _GAIN_WITH_JUMPS if jumps else _GAIN
         more = max(1, math.ceil(float(np.log2(worst / accuracy)) / gain))
         if log2_nodes + more > _FINEST and log2_nodes > search.log2_nodes:
