@@ -99,7 +99,7 @@ class _Line:
 
     def __init__(self, task: Task, name: str, log2_nodes: int, seed: int) -> None:
         follow = 0.3 if log2_nodes == _SEARCH else 0.05
-        self.equations = BranchEquations(Branch(task, name), log2_nodes, seed, follow)
+        self.equations = BranchEquations(Branch(task, name), log2_nodes, seed, follow=follow)
         self._last: Root | None = None
         self._is_root = False  # whether the last point is a root of these equations, and not of those it started from
         self._ends: list[NoSuchPointError] = []
