@@ -377,6 +377,8 @@ def _refine(equations: BranchEquations, found: Root, alpha: float, accuracy: flo
     """
     search, branch, n_evaluations = equations, equations.branch, equations.n_evaluations
     at, slopes = found
+    if at.averages.proximal.objective.shape[-1] != equations.n_nodes:  # it was found with more nodes
+        at = equations.evaluate(at.x, at.parameter)
     test_slope = equations.test_loss_slope(at.x)
     worst = _worst(*_errors(equations, at, slopes, test_slope))
     log2_nodes = equations.log2_nodes
