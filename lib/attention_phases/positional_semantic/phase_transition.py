@@ -46,6 +46,7 @@ End = Literal["lower", "upper"]
 
 _SEARCH = 11  # log2 of the number of nodes with which a threshold is located
 _FINEST = 19
+_SEARCHES = 4  # independent ones for the end of a branch
 _GAIN = 1.3  # powers of two by which the error of a threshold shrinks, about, with each doubling of the nodes
 _ROUGH = 1e-3  # relative accuracy of order parameters: the training loss has its square
 _NEAR = 0.01  # in log alpha: closer than this to where both branches are missing, a search ends
@@ -531,8 +532,11 @@ def spinodal_alpha(
     """Where a branch ends as alpha falls (end "lower") or rises ("upper"); beyond it the branch does not exist.
 
     The branch is followed by pseudo-arclength continuation to where alpha turns back along it: at a fold, or where its
-    overlaps vanish (kinds "fold" and "vanishes"). An eigenvalue of the map's derivative passes through 1 there. The
-    standard error is that of a root of the equations, ``l . F = 0`` with l the null vector of their Jacobian.
+    overlaps vanish (kinds "fold" and "vanishes"). An eigenvalue of the map's derivative passes through 1 there.
+
+    The end is the mean of four, each searched with nodes of its own, for where the curve is flat, jumps of the proximal
+    map make it rough, and its lowest place is a matter of chance. The standard error is the larger of that from their
+    scatter and that of a root of ``l . F = 0``, with F the equations and l the null vector of their Jacobian.
 
     Args:
         task: what is learned from what.
@@ -555,24 +559,35 @@ def spinodal_alpha(
     limits = _limits(alpha_range)
     accuracy, seed = _checked(accuracy, seed)
     direction = 1.0 if end == "upper" else -1.0
+    seeds = range(_SEARCHES * seed, _SEARCHES * (seed + 1))
     log2_nodes = _SEARCH
-    equations = BranchEquations(Branch(task, name), log2_nodes, seed, follow=0.3)
+    equations = BranchEquations(Branch(task, name), log2_nodes, seeds[0], follow=0.3)
     root = _first_root(equations, start)
     if root is None:
-        raise ConvergenceError(
+        raise NotFoundError(
             f"no {name} solution was found at multiples of alpha = {start:g}", last=None, residual=np.inf
         )
-    while True:
-        way, turn, beyond = _turn(equations, root, direction, limits, accuracy)
-        null = np.linalg.svd(turn.slopes[: len(turn.scale)] * turn.scale).U[:, -1]
-        moves = -(null @ turn.at.rows[: len(turn.scale)]) / (null @ equations.parameter_slope(turn.at))
-        alpha, error = turn.at.alpha * (1 + float(moves.mean())), turn.at.alpha * _standard_error(moves)
-        if error <= accuracy or log2_nodes == _FINEST:
-            break
-        log2_nodes = _more_nodes(log2_nodes, error / accuracy)
-        equations = BranchEquations(equations.branch, log2_nodes, seed, follow=0.3)
-        root = _nearest_root(equations, way)
+    way, turn, beyond = _turn(equations, root, direction, limits, accuracy)
+    alpha, error = _end(equations, turn)
+    while log2_nodes < _FINEST and (log2_nodes == _SEARCH or error > accuracy):
+        log2_nodes = _more_nodes(log2_nodes, max(error / accuracy, 2.0))
+        found = []
+        for each in seeds:
+            equations = BranchEquations(equations.branch, log2_nodes, each, follow=0.3)
+            way, turn, beyond = _turn(equations, _nearest_root(equations, way), direction, limits, accuracy)
+            found.append(_end(equations, turn))
+        alphas, errors = np.array(found).T
+        alpha = float(alphas.mean())
+        error = max(_standard_error(alphas), float(np.sqrt((errors**2).sum())) / _SEARCHES)
     return _accurate(Threshold(alpha, error, _kind_of_end(equations, turn, beyond, error)), accuracy)
+
+
+def _end(equations: BranchEquations, turn: Place[Evaluation]) -> tuple[float, float]:
+    """The alpha of a turn, and its standard error at that place of the curve."""
+    size = len(turn.scale)
+    null = np.linalg.svd(turn.slopes[:size] * turn.scale).U[:, -1]
+    moves = -(null @ turn.at.rows[:size]) / (null @ equations.parameter_slope(turn.at))
+    return turn.at.alpha * (1 + float(moves.mean())), turn.at.alpha * _standard_error(moves)
 
 
 @one_thread
