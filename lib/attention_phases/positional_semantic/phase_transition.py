@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 from jaxtyping import Float
@@ -45,6 +45,7 @@ Range = tuple[float, float]
 End = Literal["lower", "upper"]
 
 _SEARCH = 11  # log2 of the number of nodes with which a threshold is located
+_THOROUGH = 16  # the same, where a branch is lost on the way to its end
 _FINEST = 19
 _SEARCHES = 4  # independent ones for the end of a branch
 _GAIN = 1.3  # powers of two by which the error of a threshold shrinks, about, with each doubling of the nodes
@@ -314,17 +315,17 @@ class _NoRootError(Exception):
         self.alpha = alpha
 
 
-def _root(make: Callable[[int], _Difference], start: float, limits: Range, accuracy: float) -> tuple[float, float]:
-    """A root of a difference, with as many nodes as the accuracy takes (or with the most), and its standard error.
+def _root(make: Callable[[int], _Difference], start: float, limits: Range, accuracy: float) -> tuple[float, float, float]:
+    """A root of a difference, with as many nodes as the accuracy takes (or the most), its standard error, and the slope.
 
     `make` gives the difference for a number of nodes.
     """
     log2_nodes = _SEARCH
-    alpha, error = _root_with_nodes(make(log2_nodes), start, limits, accuracy)
+    alpha, error, slope = _root_with_nodes(make(log2_nodes), start, limits, accuracy)
     while error > accuracy and log2_nodes < _FINEST:
         log2_nodes = _more_nodes(log2_nodes, error / accuracy)
-        alpha, error = _root_with_nodes(make(log2_nodes), alpha, limits, accuracy)
-    return alpha, error
+        alpha, error, slope = _root_with_nodes(make(log2_nodes), alpha, limits, accuracy)
+    return alpha, error, slope
 
 
 def _more_nodes(log2_nodes: int, factor: float) -> int:
@@ -332,7 +333,9 @@ def _more_nodes(log2_nodes: int, factor: float) -> int:
     return min(log2_nodes + max(1, round(float(np.log2(factor)) / _GAIN + 0.3)), _FINEST)
 
 
-def _root_with_nodes(difference: _Difference, start: float, limits: Range, accuracy: float) -> tuple[float, float]:
+def _root_with_nodes(
+    difference: _Difference, start: float, limits: Range, accuracy: float
+) -> tuple[float, float, float]:
     """Newton's method in log alpha, inside the bracket that the signs so far leave."""
     low, high = np.log(limits)
     below, above = -np.inf, np.inf
@@ -365,7 +368,7 @@ def _root_with_nodes(difference: _Difference, start: float, limits: Range, accur
         if abs(new - x) * np.exp(x) < max(accuracy, error) / 10:
             if not np.isfinite(value):
                 raise _NoRootError(float(np.exp(x)))
-            return float(np.exp(new)), error
+            return float(np.exp(new)), error, slope
         x = new
     raise ConvergenceError(
         f"the threshold was not found in {_MOST_STEPS} steps; the last alpha was {np.exp(x):g}",
@@ -401,7 +404,7 @@ class _Crossing:
         """The threshold of one task."""
         first, second = self.names
         try:
-            alpha, error = _root(partial(self._difference, task), self._start, self.limits, self.accuracy)
+            alpha, error, _ = _root(partial(self._difference, task), self._start, self.limits, self.accuracy)
         except _OutOfRangeError as end:
             winner = first if end.positive else second
             raise NoThresholdError(
@@ -465,8 +468,10 @@ class _Crossover:
             if none.winner == "positional":
                 raise NoThresholdError(f"{none}; it never beats the linear baseline", "linear") from None
         low = critical.value if critical else self.limits[0]
+        baseline = linear_baseline(task)
+        difference = partial(self._difference, task, baseline.test_error)
         try:
-            alpha, error = _root(partial(self._difference, task), low, (low, self.limits[1]), self.accuracy)
+            alpha, error, slope = _root(difference, low, (low, self.limits[1]), self.accuracy)
         except _OutOfRangeError as end:
             if critical and not end.positive:
                 return Threshold(critical.value, critical.standard_error, "jump")
@@ -476,15 +481,15 @@ class _Crossover:
                 f"{self.limits}, at whose end {end.alpha:g} the {winner} one still has the lower test error",
                 winner,
             ) from None
+        error = float(np.hypot(error, baseline.standard_error / slope))
         return _accurate(Threshold(alpha, error, "crossing"), self.accuracy)
 
-    def _difference(self, task: Task, log2_nodes: int) -> _Difference:
+    def _difference(self, task: Task, baseline: float, log2_nodes: int) -> _Difference:
         line = _Line(task, "semantic", log2_nodes, self.seed)
         before = self._line or (self._crossing.lines[1] if self._crossing.lines else None)
         if before:
             line.start_from(before)
         self._line = line
-        baseline = linear_baseline(task).test_error
 
         def difference(alpha: float) -> tuple[Float[Array, " R"], float]:
             line.move(alpha)
@@ -567,14 +572,15 @@ def spinodal_alpha(
         raise NotFoundError(
             f"no {name} solution was found at multiples of alpha = {start:g}", last=None, residual=np.inf
         )
-    way, turn, beyond = _turn(equations, root, direction, limits, accuracy)
+    equations, way, turn, beyond = _turn_with_enough_nodes(equations, root, direction, limits, accuracy)
     alpha, error = _end(equations, turn)
     while log2_nodes < _FINEST and (log2_nodes == _SEARCH or error > accuracy):
         log2_nodes = _more_nodes(log2_nodes, max(error / accuracy, 2.0))
         found = []
         for each in seeds:
             equations = BranchEquations(equations.branch, log2_nodes, each, follow=0.3)
-            way, turn, beyond = _turn(equations, _nearest_root(equations, way), direction, limits, accuracy)
+            root = _nearest_root(equations, way)
+            equations, way, turn, beyond = _turn_with_enough_nodes(equations, root, direction, limits, accuracy)
             found.append(_end(equations, turn))
         alphas, errors = np.array(found).T
         alpha = float(alphas.mean())
@@ -650,7 +656,7 @@ def stability_alpha(
         return difference
 
     try:
-        alpha, error = _root(make, start, limits, accuracy)
+        alpha, error, _ = _root(make, start, limits, accuracy)
     except (_OutOfRangeError, _NoRootError) as stop:
         raise NoThresholdError(
             f"alpha_range must have in it where the {name} branch ceases to be a minimum; got {limits}, and it is one "
@@ -660,10 +666,30 @@ def stability_alpha(
     return _accurate(Threshold(alpha, error, "exchange"), accuracy)
 
 
+_Turn = tuple[list[Evaluation], Place[Evaluation], Iterator[Place[Evaluation]]]
+"""Roots on the way to where alpha turns back along a branch, the place where it does, and the places beyond."""
+
+
+def _turn_with_enough_nodes(
+    equations: BranchEquations, root: Root, direction: float, limits: Range, accuracy: float
+) -> tuple[BranchEquations, Unpack[_Turn]]:
+    """The turn, and the equations with which it was found: with more nodes where the branch is lost on the way.
+
+    Few nodes make the curve rough, most so near its end.
+    """
+    try:
+        return equations, *_turn(equations, root, direction, limits, accuracy)
+    except ConvergenceError:
+        if equations.log2_nodes >= _THOROUGH:
+            raise
+    finer = BranchEquations(equations.branch, min(equations.log2_nodes + 2, _THOROUGH), equations.seed, follow=0.3)
+    return _turn_with_enough_nodes(finer, _nearest_root(finer, [root[0]]), direction, limits, accuracy)
+
+
 def _turn(
     equations: BranchEquations, root: Root, direction: float, limits: Range, accuracy: float
-) -> tuple[list[Evaluation], Place[Evaluation], Iterator[Place[Evaluation]]]:
-    """Roots on the way to where alpha turns back along a branch, the place where it does, and those beyond."""
+) -> _Turn:
+    """Follow a branch to where alpha turns back along it."""
     way = [root[0]]
     places = walk(equations, *root, direction, _ROUGH)
     for before, after in places:
