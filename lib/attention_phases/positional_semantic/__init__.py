@@ -8,6 +8,12 @@ from attention_phases.estimates import Estimate
 from attention_phases.positional_semantic.averages import Overlaps
 from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk
 from attention_phases.positional_semantic.gamp import GampOverlaps, GampRun, gamp
+from attention_phases.positional_semantic.linear_baseline import (
+    LinearBaseline,
+    LinearFit,
+    fit_linear,
+    linear_baseline,
+)
 from attention_phases.positional_semantic.loss_landscape import (
     RiskPath,
     RiskPlane,
@@ -44,6 +50,8 @@ __all__ = [
     "FixedPoint",
     "GampOverlaps",
     "GampRun",
+    "LinearBaseline",
+    "LinearFit",
     "NoSuchPointError",
     "OrderParameters",
     "Overlaps",
@@ -54,8 +62,10 @@ __all__ = [
     "Task",
     "attention",
     "distance_ratio",
+    "fit_linear",
     "gamp",
     "generalization_error",
+    "linear_baseline",
     "lowest_curvatures",
     "map_eigenvalues",
     "minimize_risk",
