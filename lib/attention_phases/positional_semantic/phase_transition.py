@@ -315,7 +315,9 @@ class _NoRootError(Exception):
         self.alpha = alpha
 
 
-def _root(make: Callable[[int], _Difference], start: float, limits: Range, accuracy: float) -> tuple[float, float, float]:
+def _root(
+    make: Callable[[int], _Difference], start: float, limits: Range, accuracy: float
+) -> tuple[float, float, float]:
     """A root of a difference, with as many nodes as the accuracy takes (or the most), its standard error, and the slope.
 
     `make` gives the difference for a number of nodes.
@@ -686,9 +688,7 @@ def _turn_with_enough_nodes(
     return _turn_with_enough_nodes(finer, _nearest_root(finer, [root[0]]), direction, limits, accuracy)
 
 
-def _turn(
-    equations: BranchEquations, root: Root, direction: float, limits: Range, accuracy: float
-) -> _Turn:
+def _turn(equations: BranchEquations, root: Root, direction: float, limits: Range, accuracy: float) -> _Turn:
     """Follow a branch to where alpha turns back along it."""
     way = [root[0]]
     places = walk(equations, *root, direction, _ROUGH)
