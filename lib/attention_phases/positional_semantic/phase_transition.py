@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Unpack
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -674,7 +674,7 @@ _Turn = tuple[list[Evaluation], Place[Evaluation], Iterator[Place[Evaluation]]]
 
 def _turn_with_enough_nodes(
     equations: BranchEquations, root: Root, direction: float, limits: Range, accuracy: float
-) -> tuple[BranchEquations, Unpack[_Turn]]:
+) -> tuple[BranchEquations, *_Turn]:
     """The turn, and the equations with which it was found: with more nodes where the branch is lost on the way.
 
     Few nodes make the curve rough, most so near its end.
