@@ -318,7 +318,7 @@ class _NoRootError(Exception):
 def _root(
     make: Callable[[int], _Difference], start: float, limits: Range, accuracy: float
 ) -> tuple[float, float, float]:
-    """A root of a difference, with as many nodes as the accuracy takes (or the most), its standard error, and the slope.
+    """A root of a difference, its standard error and the slope there, with as many nodes as the accuracy takes.
 
     `make` gives the difference for a number of nodes.
     """
