@@ -22,12 +22,24 @@ from attention_phases.positional_semantic.loss_landscape import (
     risk_on_plane,
 )
 from attention_phases.positional_semantic.minimization import Descent, Fit, minimize_risk
+from attention_phases.positional_semantic.phase_transition import (
+    NoThresholdError,
+    Threshold,
+    ThresholdCurve,
+    critical_alpha,
+    critical_curve,
+    linear_crossover_alpha,
+    linear_crossover_curve,
+    spinodal_alpha,
+    stability_alpha,
+)
 from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
 from attention_phases.positional_semantic.replica_symmetry import distance_ratio
 from attention_phases.positional_semantic.sample_loss import SampleLoss, attention
 from attention_phases.positional_semantic.state_evolution import (
     FixedPoint,
     NoSuchPointError,
+    NotFoundError,
     map_eigenvalues,
     solve_state_evolution,
     state_evolution_step,
@@ -53,6 +65,8 @@ __all__ = [
     "LinearBaseline",
     "LinearFit",
     "NoSuchPointError",
+    "NoThresholdError",
+    "NotFoundError",
     "OrderParameters",
     "Overlaps",
     "ProximalPoint",
@@ -60,12 +74,18 @@ __all__ = [
     "RiskPlane",
     "SampleLoss",
     "Task",
+    "Threshold",
+    "ThresholdCurve",
     "attention",
+    "critical_alpha",
+    "critical_curve",
     "distance_ratio",
     "fit_linear",
     "gamp",
     "generalization_error",
     "linear_baseline",
+    "linear_crossover_alpha",
+    "linear_crossover_curve",
     "lowest_curvatures",
     "map_eigenvalues",
     "minimize_risk",
@@ -74,5 +94,7 @@ __all__ = [
     "proximal_map",
     "risk_on_plane",
     "solve_state_evolution",
+    "spinodal_alpha",
+    "stability_alpha",
     "state_evolution_step",
 ]

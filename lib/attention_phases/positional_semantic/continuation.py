@@ -72,14 +72,17 @@ def newton(
 
     It ends when the next step is below the tolerance, relative to the scale of the unknowns.
     """
-    size = len(at.x)
+    size, last = len(at.x), np.inf
     for count in range(max_steps):
+        scale = equations.scale(at.x)
         try:
             step = np.asarray(np.linalg.solve(slopes[:size], -at.values[:size]), dtype=np.float64)
+            if np.abs(step / scale).max() > 3 * last:  # the updates have spoilt the Jacobian
+                slopes = jacobian(equations, at)
+                step = np.asarray(np.linalg.solve(slopes[:size], -at.values[:size]), dtype=np.float64)
         except np.linalg.LinAlgError:
             return at, slopes, False
-        scale = equations.scale(at.x)
-        relative = float(np.abs(step / scale).max())
+        relative = last = float(np.abs(step / scale).max())
         if relative <= tolerance:
             return at, slopes, True
         step *= min(1.0, 0.5 / relative)
@@ -121,24 +124,14 @@ def walk(
 
     It ends where even a short step finds no root, or after many places.
     """
-    size = len(at.x)
-    scale = equations.scale(at.x)
-
-    def place(at: E, slopes: Float[Array, "n k"], towards: Float[Array, " k+1"]) -> Place[E]:
-        wide = np.column_stack([slopes[:size] * scale, equations.parameter_slope(at)])
-        tangent = np.linalg.svd(wide).Vh[-1]
-        return Place(at, slopes, tangent * (1 if tangent @ towards > 0 else -1), scale)
-
-    here = place(at, slopes, np.append(np.zeros(size), direction))
+    here = _place(equations, at, slopes, equations.scale(at.x), np.append(np.zeros(len(at.x)), direction))
     length = 0.1
     for _ in range(_MOST_PLACES):
         there = None
         while there is None:
-            corrected = _correct(equations, here, length, tolerance)
-            if corrected is not None:
-                there = place(corrected, jacobian(equations, corrected), here.tangent)
-                if there.tangent @ here.tangent < 0.8:  # too sharp a bend for one step
-                    there = None
+            there = along(equations, here, length, tolerance)
+            if there is not None and there.tangent @ here.tangent < 0.8:  # too sharp a bend for one step
+                there = None
             if there is None:
                 length /= 2
                 if length < 1e-3:
@@ -146,6 +139,24 @@ def walk(
         yield here, there
         here = there
         length = min(1.5 * length, 0.4)
+
+
+def along(equations: Equations[E], here: Place[E], length: float, tolerance: float) -> Place[E] | None:
+    """The place on the curve at a distance along the tangent of another. None where no root is found there."""
+    at = _correct(equations, here, length, tolerance)
+    return None if at is None else _place(equations, at, jacobian(equations, at), here.scale, here.tangent)
+
+
+def _place(
+    equations: Equations[E],
+    at: E,
+    slopes: Float[Array, "n k"],
+    scale: Float[Array, " k"],
+    towards: Float[Array, " k+1"],
+) -> Place[E]:
+    wide = np.column_stack([slopes[: len(scale)] * scale, equations.parameter_slope(at)])
+    tangent = np.linalg.svd(wide).Vh[-1]
+    return Place(at, slopes, tangent * (1 if tangent @ towards > 0 else -1), scale)
 
 
 def _correct(equations: Equations[E], here: Place[E], length: float, tolerance: float) -> E | None:

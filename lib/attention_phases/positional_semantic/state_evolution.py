@@ -5,6 +5,7 @@ follow a branch in `continuation`. A fixed point is searched with few nodes, and
 takes.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,18 +27,22 @@ from attention_phases.positional_semantic.averages import (
 )
 from attention_phases.positional_semantic.branches import BRANCHES, Branch, BranchEquations, Evaluation
 from attention_phases.positional_semantic.continuation import Place, jacobian, newton, turning_point, walk
+from attention_phases.positional_semantic.proximal import response
 from attention_phases.positional_semantic.teacher_student import Task
 
 Array = NDArray[np.float64]
 BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
-_GAIN = 1.3  # errors shrink about by this many powers of two with each doubling of the nodes
+_GAIN, _GAIN_WITH_JUMPS = 1.6, 1.3  # errors shrink at least by about so many powers of two with twice the nodes
+_FEW_JUMPS = 3e-3  # density of jumps, in units of the inverse width of the fields, that does not harm averages
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
+_ROUGHEST = 9  # the same, for the first steps from a guess
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
+_MOST_THOROUGH = 17  # the same, where a branch is lost
 _FINEST = 21
 # times alpha: where a branch is searched that does not come out at alpha itself, to be followed from there
-_ELSEWHERE = (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 1 / 8, 32.0, 1 / 32, 128.0, 1 / 128)
+ELSEWHERE = (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 1 / 8, 32.0, 1 / 32, 128.0, 1 / 128)
 
 
 @one_thread
@@ -55,6 +60,7 @@ def state_evolution_step(
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 8, _FINEST)
     seed = _checks.integer("seed", seed, 0)
     point = Point.of(task, overlaps)
+    response(point.V, task.student_rank)
     averages = model(task, log2_nodes, seed).averages(point)
     return next_point(task, alpha, averages).public()
 
@@ -120,6 +126,10 @@ class NoSuchPointError(ConvergenceError):
         super().__init__(message, last, residual)
         self.alpha = alpha
         self.reason = reason
+
+
+class NotFoundError(ConvergenceError):
+    """No solution of the branch was found, neither at the alpha that was asked for nor at any multiple of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,25 +225,25 @@ def solve_state_evolution(
     seed = _checks.integer("seed", seed, 0)
     equations = BranchEquations(Branch(task, name), _SEARCH, seed, follow=0.5)
     if start is None:
-        found = _find(equations, alpha)
+        found = find_root(equations, alpha)
     else:
         overlaps = start.overlaps if isinstance(start, FixedPoint) else start
         x = equations.branch.unknowns(Point.of(task, overlaps))
-        found = _root_near(equations, equations.evaluate(x, np.log(alpha))) or _find(equations, alpha)
+        found = root_near(equations, equations.evaluate(x, np.log(alpha))) or find_root(equations, alpha)
     return _refine(equations, found, alpha, accuracy, must_converge)
 
 
-_Found = tuple[Evaluation, Float[Array, "k+1 k"]]
+Root = tuple[Evaluation, Float[Array, "k+1 k"]]
 """A root of the equations with few nodes, and the Jacobian there."""
 
 
-def _root_near(equations: BranchEquations, at: Evaluation) -> _Found | None:
+def root_near(equations: BranchEquations, at: Evaluation) -> Root | None:
     """The root that Newton's method comes to, if it is on this branch.
 
     It is not on its continuation beyond a fold, nor are its overlaps noise.
     """
     branch = equations.branch
-    root, _, converged = newton(equations, at, jacobian(equations, at), _ROUGH)
+    root, _, converged = newton(equations, at, jacobian(equations, at), 2 * _ROUGH)
     if not (converged and branch.exists(root.x)):
         return None
     slopes = jacobian(equations, root)
@@ -241,45 +251,43 @@ def _root_near(equations: BranchEquations, at: Evaluation) -> _Found | None:
     return (root, slopes) if sign == branch.orientation else None
 
 
-def _root_from_guess(equations: BranchEquations, alpha: float) -> _Found | None:
-    """A root of this branch from the guess, after a few steps that bring Delta and V to their scales."""
+def root_from_guess(equations: BranchEquations, alpha: float) -> Root | None:
+    """A root of this branch from the guess, after a few steps that bring the unknowns to their scales."""
     branch = equations.branch
-    r = branch.task.student_rank
-    at = equations.evaluate(branch.guess(alpha), np.log(alpha))
+    rough = BranchEquations(branch, _ROUGHEST, equations.seed, follow=0.5)
+    x = branch.guess(alpha)
     for _ in range(5):
-        x = at.x.copy()
-        x[:r] += np.clip(0.5 * at.values[:r], -0.5, 0.5)
-        x[r : 2 * r] -= np.clip(0.5 * at.values[r : 2 * r], -0.5, 0.5)
-        at = equations.evaluate(x, at.parameter)
-    return _root_near(equations, at)
+        x = branch.relaxed(x, rough.evaluate(x, np.log(alpha)).values[: branch.size])
+    equations.n_evaluations += rough.n_evaluations
+    return root_near(equations, equations.evaluate(x, np.log(alpha)))
 
 
-def _find(equations: BranchEquations, alpha: float) -> _Found:
+def find_root(equations: BranchEquations, alpha: float) -> Root:
     """The branch at this alpha: directly, or followed from another alpha."""
-    found = _root_from_guess(equations, alpha)
+    found = root_from_guess(equations, alpha)
     if found is not None:
         return found
     ends: dict[bool, NoSuchPointError] = {}  # of the piece above this alpha, and of the piece below
-    for factor in _ELSEWHERE:
+    for factor in ELSEWHERE:
         if (factor > 1) in ends:
             continue
-        found = _root_from_guess(equations, factor * alpha)
+        found = root_from_guess(equations, factor * alpha)
         if found is None:
             continue
         try:
-            return _follow(equations, found, alpha)
+            return follow_branch(equations, found, alpha)
         except NoSuchPointError as error:
             ends[factor > 1] = error
     if ends:
         raise next(iter(ends.values()))
-    raise ConvergenceError(
+    raise NotFoundError(
         f"no {equations.branch.name} solution was found at alpha = {alpha:g}, nor from alpha/128 to 128 alpha",
         last=None,
         residual=np.inf,
     )
 
 
-def _follow(coarse: BranchEquations, start: _Found, alpha: float) -> _Found:
+def follow_branch(coarse: BranchEquations, start: Root, alpha: float) -> Root:
     """Follow a branch from a root to another alpha.
 
     Raises:
@@ -302,26 +310,32 @@ def _follow(coarse: BranchEquations, start: _Found, alpha: float) -> _Found:
             end = _end(branch, before, after, places, first, alpha)
             return _follow_with_more_nodes(equations, way, alpha, end)
         way.append((after.at, after.slopes))
-    raise ConvergenceError(
+    lost = ConvergenceError(
         f"the {branch.name} branch could not be followed from alpha = {first:g} to {alpha:g}; "
         "whether it exists there is not known",
         last=None,
         residual=np.inf,
     )
+    return _follow_with_more_nodes(equations, way, alpha, lost)
 
 
 def _follow_with_more_nodes(
-    equations: BranchEquations, way: list[_Found], alpha: float, end: NoSuchPointError
-) -> _Found:
-    """Few nodes put the end of a branch a few per cent off: its last part is followed again. Raises what it finds."""
-    if equations.log2_nodes >= _THOROUGH:
-        raise end
-    finer = BranchEquations(equations.branch, _THOROUGH, equations.seed, follow=0.3)
+    equations: BranchEquations, way: list[Root], alpha: float, failure: ConvergenceError
+) -> Root:
+    """Follow the last part of a branch again, or raise the failure.
+
+    Few nodes put the end of a branch a few per cent off, and lose it where it hardly depends on its overlap.
+    """
+    finer = _THOROUGH if equations.log2_nodes < _THOROUGH else _MOST_THOROUGH
+    located = isinstance(failure, NoSuchPointError) and equations.log2_nodes >= _THOROUGH
+    if located or equations.log2_nodes >= finer:
+        raise failure
+    again = BranchEquations(equations.branch, finer, equations.seed, follow=0.3)
     for place, slopes in reversed(way[-4:]):
-        at, _, converged = newton(finer, finer.evaluate(place.x, place.parameter), slopes, _ROUGH)
-        if converged and finer.branch.exists(at.x):
-            return _follow(finer, (at, jacobian(finer, at)), alpha)
-    raise end
+        at, _, converged = newton(again, again.evaluate(place.x, place.parameter), slopes, _ROUGH)
+        if converged and again.branch.exists(at.x):
+            return follow_branch(again, (at, jacobian(again, at)), alpha)
+    raise failure
 
 
 def _end(
@@ -356,33 +370,41 @@ def _end(
     )
 
 
-def _refine(
-    equations: BranchEquations, found: _Found, alpha: float, accuracy: float, must_converge: bool
-) -> FixedPoint:
+def _refine(equations: BranchEquations, found: Root, alpha: float, accuracy: float, must_converge: bool) -> FixedPoint:
     """The root with as many nodes as the accuracy takes: more by what the errors so far suggest, until it is enough.
 
     Near its end a branch may come to this alpha with few nodes and not with many: it is then searched with more.
     """
     search, branch, n_evaluations = equations, equations.branch, equations.n_evaluations
     at, slopes = found
+    if at.averages.proximal.objective.shape[-1] != equations.n_nodes:  # it was found with more nodes
+        at = equations.evaluate(at.x, at.parameter)
     test_slope = equations.test_loss_slope(at.x)
-    worst = _worst_error(equations, at, slopes, test_slope)
+    worst = _worst(*_errors(equations, at, slopes, test_slope))
     log2_nodes = equations.log2_nodes
     while True:
-        more = max(1, round(float(np.log2(worst / accuracy)) / _GAIN + 0.3))
+        width = np.sqrt(np.trace(branch.point(at.x).q))  # of the fields
+        jumps = bool(equations.jump_density(at).mean() * width > _FEW_JUMPS)
+        gain = _GAIN_WITH_JUMPS if jumps else _GAIN
+        more = max(1, math.ceil(float(np.log2(worst / accuracy)) / gain))
         if log2_nodes + more > _FINEST and log2_nodes > search.log2_nodes:
             break  # out of reach
         log2_nodes = min(log2_nodes + more, _FINEST)
-        equations = BranchEquations(branch, log2_nodes, search.seed)
-        at, slopes, converged = newton(equations, equations.evaluate(at.x, at.parameter), slopes, accuracy / 20)
-        n_evaluations += equations.n_evaluations
+        start = at.x
+        for smooth in (False, True) if not jumps else (True,):  # a mixture with jumps may be too rough for a root
+            equations = BranchEquations(branch, log2_nodes, search.seed, smooth=smooth)
+            at, slopes, converged = newton(equations, equations.evaluate(start, at.parameter), slopes, accuracy / 20)
+            n_evaluations += equations.n_evaluations
+            if converged:
+                break
         if not (converged and branch.exists(at.x)) and search.log2_nodes < _THOROUGH:
             search = BranchEquations(branch, search.log2_nodes + 3, search.seed, follow=0.5)
-            return _refine(search, _find(search, alpha), alpha, accuracy, must_converge)
-        worst = _worst_error(equations, at, slopes, test_slope)
+            return _refine(search, find_root(search, alpha), alpha, accuracy, must_converge)
+        values, errors = _errors(equations, at, slopes, test_slope)
+        worst = _worst(values, errors)
         if not converged or worst <= accuracy or log2_nodes >= _FINEST:
             break
-    point = _fixed_point(equations, at, alpha, slopes, test_slope, converged, n_evaluations)
+    point = _fixed_point(equations, at, alpha, values, errors, converged, n_evaluations)
     if must_converge and not (converged and worst <= accuracy):
         what = f"relative standard error {worst:.2g}" if converged else f"residual {point.residual:.2g}"
         raise ConvergenceError(
@@ -392,6 +414,11 @@ def _refine(
             residual=point.residual,
         )
     return point
+
+
+def _jumps(density: Float[Array, " R"]) -> bool:
+    """Whether this density of jumps is more than noise."""
+    return bool(density.mean() > 3 * _standard_error(density))
 
 
 def _errors(
@@ -417,12 +444,9 @@ def _errors(
     return values, errors
 
 
-def _worst_error(
-    equations: BranchEquations, at: Evaluation, slopes: Float[Array, "k+1 k"], test_slope: Float[Array, " k"]
-) -> float:
+def _worst(values: dict[str, Any], errors: dict[str, Any]) -> float:
     """The largest relative standard error of what does not vanish."""
     worst = 0.0
-    values, errors = _errors(equations, at, slopes, test_slope)
     for name, value in values.items():
         value, error = np.atleast_1d(value), np.atleast_1d(errors[name])
         some = value != 0
@@ -434,14 +458,13 @@ def _fixed_point(
     equations: BranchEquations,
     at: Evaluation,
     alpha: float,
-    slopes: Float[Array, "k+1 k"],
-    test_slope: Float[Array, " k"],
+    values: dict[str, Any],
+    errors: dict[str, Any],
     converged: bool,
     n_evaluations: int,
 ) -> FixedPoint:
     branch, task = equations.branch, equations.branch.task
     point = branch.point(at.x)
-    values, errors = _errors(equations, at, slopes, test_slope)
     density = equations.jump_density(at)
     replicon = equations.pointwise_replicon(at)
     errors["free_energy"] = float(_standard_error(alpha * at.averages.envelope))
@@ -449,7 +472,6 @@ def _fixed_point(
     if task.student_rank == task.teacher_rank == 1:
         errors |= {name: float(errors[name].item()) for name in ("q", "m", "V", "theta")}
     public = point.public()
-    jumps = density.mean() > 3 * errors["jump_density"]
     return FixedPoint(
         task=task,
         alpha=alpha,
@@ -466,11 +488,13 @@ def _fixed_point(
         converged=converged,
         jump_density=float(density.mean()),
         pointwise_replicon=replicon,
-        replicon=np.inf if jumps else replicon,
+        replicon=np.inf if _jumps(density) else replicon,
         n_nodes=equations.n_nodes,
         n_evaluations=n_evaluations,
     )
 
 
 def _standard_error(values: Float[Array, "*k R"]) -> Float[Array, " *k"]:
-    return np.asarray(values.std(axis=-1, ddof=1) / np.sqrt(values.shape[-1]))
+    n = values.shape[-1]
+    deviations = values - values.sum(axis=-1, keepdims=True) / n
+    return np.asarray(np.sqrt((deviations**2).sum(axis=-1) / (n * (n - 1))))
