@@ -123,7 +123,7 @@ def rank_one_flow(
 
     Raises:
         ValueError: names the argument, what it must be and what it got.
-        ConvergenceError: t_max is None, and the flow has not come to rest after 100 000 steps; `last` is the trajectory.
+        ConvergenceError: t_max or rest are not reached in 100 000 steps; `last` is the trajectory until then.
     """
     _checks.instance("chain", chain, MarkovChain)
     if t_max is not None:
@@ -151,38 +151,55 @@ def along(parameters: Parameters, u: Float[Array, " m"]) -> RankOneStart:
 
 def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> RankOneTrajectory:
     """`rank_one_flow` from any point of the manifold, without checks."""
-    d = chain.n_tokens
-    rest = AT_REST * (abs(focus_rate(chain)) or condensation_rate(chain) or 1)
+    d, rate = chain.n_tokens, focus_rate(chain)
+    rest = AT_REST * (abs(rate) or condensation_rate(chain) or 1)
+    # where the scores have no part that grows, tau does not come to rest, and nothing depends on it
+    counted = 2 * d + 1 if (start.scores.sum if rate > 0 else start.scores.difference) > 0 else 2 * d
+
+    def point(y: Array) -> RankOnePoint:
+        return RankOnePoint(chain, y[:d], y[d:-1], start.scores.scale(y[-1]))
 
     def rates(_: float, y: Array) -> Array:
-        point = RankOnePoint(chain, y[:d], y[d:-1], start.scores.scale(y[-1]))
-        return np.concatenate(point.force)
+        return np.concatenate(point(y).force)
 
     def jacobian(_: float, y: Array) -> Array:
-        matrix = RankOnePoint(chain, y[:d], y[d:-1], start.scores.scale(y[-1])).force_derivative
+        matrix = point(y).force_derivative
         matrix[:, -1] *= start.scores.slope(y[-1])
         return matrix
 
+    def residual(y: Array) -> float:
+        return float(np.abs(rates(0, y)[:counted]).max())
+
     y = np.concatenate([start.w0, start.w1, [0.0]])
-    smallest = np.abs(y[:-1]).max()
-    solver = LSODA(rates, 0.0, y, np.inf if t_max is None else t_max, rtol=_TOLERANCE, atol=_TOLERANCE * smallest, jac=jacobian)
+    smallest = np.abs(y).max()
+    end = np.inf if t_max is None else t_max
+    solver = LSODA(rates, 0.0, y, end, rtol=_TOLERANCE, atol=_TOLERANCE * smallest, jac=jacobian)
     times, states = [0.0], [y]
-    residual = float(np.abs(rates(0, y)).max())
-    while solver.status == "running" and (t_max is not None or residual > rest) and len(times) <= _MOST_STEPS:
-        message = solver.step()
-        if solver.status == "failed":
-            raise ConvergenceError(f"rank-one flow: the solver failed at t = {solver.t:g}: {message}", y, residual)
+    while solver.status == "running" and len(times) <= _MOST_STEPS:
+        if t_max is None and residual(states[-1]) <= rest:
+            break
+        solver.step()
         times.append(solver.t)
         states.append(solver.y.copy())
-        residual = float(np.abs(rates(0, solver.y)).max())
     history = np.array(states)
-    scale = np.array([start.scores.scale(tau) for tau in history[:, -1]])
-    loss = [RankOnePoint(chain, y[:d], y[d:-1], s).loss for y, s in zip(history, scale, strict=True)]
+    points = [point(y) for y in history]
+    scale = np.array([point.score_scale for point in points])
+    loss = np.array([point.loss for point in points])
+    rest_residual = residual(history[-1])
     trajectory = RankOneTrajectory(
-        chain, np.array(times), history[:, :d], history[:, d:-1], scale, np.array(loss), history[:, -1], residual, residual <= rest
+        chain,
+        np.array(times),
+        history[:, :d],
+        history[:, d:-1],
+        scale,
+        loss,
+        history[:, -1],
+        rest_residual,
+        rest_residual <= rest,
     )
-    if t_max is None and not trajectory.converged:
-        raise ConvergenceError(f"rank-one flow: not at rest at t = {times[-1]:g}, after {_MOST_STEPS} steps", trajectory, residual)
+    if not (trajectory.converged if t_max is None else solver.status == "finished"):
+        wrong = f"rank-one flow: stopped at t = {times[-1]:g} after {len(times) - 1} steps, where it still moves"
+        raise ConvergenceError(wrong, trajectory, rest_residual)
     return trajectory
 
 
@@ -213,12 +230,14 @@ class RankOnePoint:
     @property
     def output_force(self) -> Float[Array, "d d"]:
         """M = a^T R."""
-        return self.attention.T @ self.residual
+        result: Array = self.attention.T @ self.residual
+        return result
 
     @property
     def score_force(self) -> Float[Array, "d d"]:
         """``G_ik = r_i a_ik (w0_k - x_i)``."""
-        return self.slope[:, None] * self._weighted
+        result: Array = self.slope[:, None] * self._weighted
+        return result
 
     @property
     def force(self) -> tuple[Float[Array, " d"], Float[Array, " d"], Float[Array, " 1"]]:

@@ -12,7 +12,6 @@ As summarised, Theorems 3.4 and 3.5 of Chen, Lin, Xu, Luo (ICML 2026, arXiv 2605
 
 import numpy as np
 
-from attention_phases import _checks
 from attention_phases.focus_dilution.condensation import unigram_profile
 from attention_phases.focus_dilution.markov_transformer import MarkovChain
 

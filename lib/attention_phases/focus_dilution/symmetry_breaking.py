@@ -1,7 +1,10 @@
 """Symmetry breaking: at the end of the rank-one flow a second direction grows, slowly where tokens are alike.
 
-Weights near the rank-one manifold, ``W0 = w0 u^T + X v^T, W1 = u w1^T + v Y^T, W_Q = u q^T + v y^T, W_K = u k^T + v z^T``
-with unit v orthogonal to u, change neither attention nor logits to first order in the transverse part X, Y, y, z. So
+Take weights near the rank-one manifold, with a unit vector v orthogonal to u:
+
+    W0 = w0 u^T + X v^T,    W1 = u w1^T + v Y^T,    W_Q = u q^T + v y^T,    W_K = u k^T + v z^T.
+
+The transverse part X, Y, y, z changes neither attention nor logits to first order. So
 
     dX/dt = T [Y; y; z],        d[Y; y; z]/dt = T^T X,        T = [M, (G w0) k^T, (G^T w0) q^T],
 
@@ -19,7 +22,6 @@ from numpy.typing import NDArray
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
-from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.condensation import unigram_profile
 from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneStart, ScorePair, integrate
 from attention_phases.focus_dilution.focus import focus_rate
@@ -78,19 +80,15 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
     pair = ScorePair(4 * _SMALL, 0) if rate > 0 else ScorePair(0, 4 * _SMALL)
     end = integrate(chain, RankOneStart(w0, w1, pair), None)
     point = RankOnePoint(chain, end.w0[-1], end.w1[-1], float(end.score_scale[-1]))
-    for _ in range(_NEWTON_STEPS):
-        better = _newton_step(point)
-        if _residual(better) >= _residual(point):
-            break
-        point = better
-    return _described(point)
+    return _described(settled(point))
 
 
 def symmetry_breaking_rate(chain: MarkovChain) -> float:
     """The largest growth rate of a second direction at the end of the rank-one flow, the top singular value of T.
 
-    It is zero to rounding where the tokens other than the first are exchangeable: there M = 0, and training stalls. It is
-    proportional to the asymmetry delta of these tokens as delta -> 0. Zero also where the focus rate is zero.
+    It is zero to rounding where there are two sorts of tokens, those of a sort exchangeable: there M = 0, and training
+    stalls. With an asymmetry delta of one sort it is proportional to delta as delta -> 0; the second singular value is
+    then of order delta^2, and of order delta^3 for a lazy chain. It is zero also where the focus rate is zero.
 
     Raises:
         ValueError: `chain` is not a `MarkovChain`.
@@ -99,9 +97,17 @@ def symmetry_breaking_rate(chain: MarkovChain) -> float:
     return float(resting_point(chain).transverse_rates[0])
 
 
-def transverse_operator(
-    point: RankOnePoint, q: Float[Array, " n"], k: Float[Array, " n"]
-) -> Float[Array, "d d+2n"]:
+def settled(point: RankOnePoint) -> RankOnePoint:
+    """The point near a given one where no force is left, by the shortest steps of Newton's method, to rounding."""
+    for _ in range(_NEWTON_STEPS):
+        better = _newton_step(point)
+        if _residual(better) >= _residual(point):
+            break
+        point = better
+    return point
+
+
+def transverse_operator(point: RankOnePoint, q: Float[Array, " n"], k: Float[Array, " n"]) -> Float[Array, "d d+2n"]:
     """``T = [M, (G w0) k^T, (G^T w0) q^T]``, with q and k in any basis of a space that they lie in."""
     G = point.score_force
     return np.hstack([point.output_force, np.outer(G @ point.w0, k), np.outer(G.T @ point.w0, q)])
@@ -130,13 +136,15 @@ def _described(point: RankOnePoint) -> RestingPoint:
     force = float(point.force[2][0])
     curvature[-1, -2] += force
     curvature[-2, -1] += force
+    transverse_rates = np.asarray(np.linalg.svd(transverse, compute_uv=False), dtype=np.float64)
+    tangential_rates = np.asarray(np.linalg.eigvalsh(curvature)[::-1], dtype=np.float64)
     return RestingPoint(
         point.chain,
         point.w0,
         point.w1,
         s,
         transverse,
-        np.linalg.svd(transverse, compute_uv=False),
-        np.linalg.eigvalsh(curvature)[::-1],
+        transverse_rates,
+        tangential_rates,
         _residual(point),
     )
