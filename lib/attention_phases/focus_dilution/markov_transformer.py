@@ -26,6 +26,7 @@ The model is the one that summaries of Chen, Lin, Xu, Luo (ICML 2026, arXiv 2605
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +100,16 @@ class MarkovChain:
     def n_tokens(self) -> int:
         """d, the number of tokens."""
         return len(self.stationary)
+
+    @cached_property
+    def log_stationary(self) -> Float[Array, " d"]:
+        """log pi."""
+        return np.log(self.stationary)
+
+    @cached_property
+    def log_transition(self) -> Float[Array, "d d"]:
+        """log P, with 0 in place of the logarithm of 0."""
+        return np.log(self.transition, out=np.zeros_like(self.transition), where=self.transition > 0)
 
     @property
     def unigram_entropy(self) -> float:
@@ -218,25 +229,14 @@ class Forces(NamedTuple):
 
     Attributes:
         attention: a.
-        log_attention: log a.
-        outputs: ``W0 W1``, row k the logits that attention to token k alone would give.
-        probabilities: ``softmax(l_i)_j``.
-        log_ratio: ``log P_ij - log softmax(l_i)_j``, and 0 where P_ij = 0.
-        residual: R, ``-dL/dl``.
+        residual: ``R_i = pi_i (P_i - softmax(l_i)) = -dL/dl_i``.
         output_force: ``M = a^T R = -dL/d(W0 W1)``.
-        relevance: ``u_ik - sum_j a_ij u_ij`` with ``u_ik = R_i . (W0 W1)_k``: how much more than the average token k
-            lowers the loss.
-        score_force: ``G = -dL/dz``, the attention times the relevance.
+        score_force: ``G = -dL/dz``.
     """
 
     attention: Float[Array, "d d"]
-    log_attention: Float[Array, "d d"]
-    outputs: Float[Array, "d d"]
-    probabilities: Float[Array, "d d"]
-    log_ratio: Float[Array, "d d"]
     residual: Float[Array, "d d"]
     output_force: Float[Array, "d d"]
-    relevance: Float[Array, "d d"]
     score_force: Float[Array, "d d"]
 
 
@@ -246,7 +246,7 @@ def attention(parameters: Parameters, chain: MarkovChain) -> Float[Array, "d d"]
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    return np.exp(_log_attention(_fitting(parameters, chain), chain))
+    return Expansion(_fitting(parameters, chain), chain).attention
 
 
 def forces(parameters: Parameters, chain: MarkovChain) -> Forces:
@@ -255,7 +255,8 @@ def forces(parameters: Parameters, chain: MarkovChain) -> Forces:
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    return forces_at(_fitting(parameters, chain), chain)
+    at = Expansion(_fitting(parameters, chain), chain)
+    return Forces(at.attention, at.residual, at.attention.T @ at.residual, at.score_force)
 
 
 def population_loss(parameters: Parameters, chain: MarkovChain) -> float:
@@ -275,7 +276,7 @@ def excess_loss(parameters: Parameters, chain: MarkovChain) -> float:
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    return excess_at(forces_at(_fitting(parameters, chain), chain), chain)
+    return Expansion(_fitting(parameters, chain), chain).excess_loss
 
 
 def population_gradient(parameters: Parameters, chain: MarkovChain) -> Parameters:
@@ -284,8 +285,7 @@ def population_gradient(parameters: Parameters, chain: MarkovChain) -> Parameter
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    weights = _fitting(parameters, chain)
-    return Parameters(*(-rate for rate in flow_at(weights, forces_at(weights, chain))))
+    return Parameters(*(-rate for rate in Expansion(_fitting(parameters, chain), chain).flow))
 
 
 def hessian_product(parameters: Parameters, chain: MarkovChain, direction: Parameters) -> Parameters:
@@ -297,7 +297,7 @@ def hessian_product(parameters: Parameters, chain: MarkovChain, direction: Param
     weights, along = _fitting(parameters, chain), _fitting(direction, chain, "direction")
     if direction.width != parameters.width:
         raise ValueError(f"direction must have width {parameters.width}; got {direction.width}")
-    return Parameters(*(-rate for rate in flow_derivative_at(weights, forces_at(weights, chain), chain, along)))
+    return Parameters(*(-rate for rate in Expansion(weights, chain).flow_derivative(along)))
 
 
 def conserved_quantities(
@@ -311,70 +311,90 @@ def conserved_quantities(
     return W0.T @ W0 - W1 @ W1.T - WQ @ WQ.T - WK @ WK.T, WQ.T @ WQ - WK.T @ WK, W1.sum(axis=1)
 
 
-def forces_at(weights: Weights, chain: MarkovChain) -> Forces:
-    """`forces` without checks."""
-    pi, P = chain.stationary, chain.transition
-    log_a = _log_attention(weights, chain)
-    a = np.exp(log_a)
-    outputs = weights.W0 @ weights.W1
-    log_p = _log_softmax(a @ outputs)
-    p = np.exp(log_p)
-    log_ratio = np.log(P, out=np.zeros_like(P), where=P > 0)
-    np.subtract(log_ratio, log_p, out=log_ratio, where=P > 0)
-    residual = pi[:, None] * (P - p)
-    relevance = residual @ outputs.T  # u_ik
-    relevance -= (a * relevance).sum(axis=1, keepdims=True)
-    return Forces(a, log_a, outputs, p, log_ratio, residual, a.T @ residual, relevance, a * relevance)
+class Expansion:
+    """The model at given weights, up to second order: what a solver asks for at each point.
 
+    No product of three factors of size d is formed, so that the cost is of order d^2 m + d m^2.
 
-def excess_at(forces: Forces, chain: MarkovChain) -> float:
-    """`excess_loss` of forces that have been computed: ``P log(P/p) = P (r + expm1(-r)) + P - p`` with ``r = log P/p``.
-
-    A sum over j of ``P - p`` is zero; it is left out where P > 0, and p itself stands for it where P = 0.
+    Attributes:
+        attention: a, (d, d).
+        residual: R, (d, d).
+        score_force: G, (d, d).
+        flow: -dL/d(W0, W1, W_Q, W_K).
     """
-    P, r = chain.transition, forces.log_ratio
-    terms = np.where(P > 0, P * (r + np.expm1(-r)), forces.probabilities)
-    return float(chain.stationary @ terms.sum(axis=1))
 
+    def __init__(self, weights: Weights, chain: MarkovChain) -> None:
+        W0, W1, WQ, WK = weights
+        self._weights, self._chain = weights, chain
+        self._query, self._key = W0 @ WQ, W0 @ WK  # (d, m)
+        scores = self._query @ self._key.T
+        scores += chain.log_stationary
+        self.attention = a = np.exp(_log_softmax(scores))
+        self._read = a @ W0  # (d, m): the mean embedding that attention reads
+        self._log_p = _log_softmax(self._read @ W1)
+        self._p = np.exp(self._log_p)
+        self._pi = chain.stationary[:, None]
+        self.residual = self._pi * (chain.transition - self._p)
+        self._pull = self.residual @ W1.T  # (d, m): -dL/d(a W0)
+        usefulness = self._pull @ W0.T  # u_ik = R_i . (W0 W1)_k
+        # how much more than the average token token k lowers the loss
+        self._relevance = usefulness - (a * usefulness).sum(axis=1, keepdims=True)
+        self.score_force = G = a * self._relevance
+        self._on_query, self._on_key = G @ self._key, G.T @ self._query  # (d, m): -dL/d(W0 W_Q), -dL/d(W0 W_K)
+        self.flow = Weights(
+            a.T @ self._pull + self._on_query @ WQ.T + self._on_key @ WK.T,
+            self._read.T @ self.residual,
+            W0.T @ self._on_query,
+            W0.T @ self._on_key,
+        )
 
-def flow_at(weights: Weights, forces: Forces) -> Weights:
-    """-dL/d(W0, W1, W_Q, W_K) from forces that have been computed."""
-    W0, W1, WQ, WK = weights
-    M, G = forces.output_force, forces.score_force
-    on_query, on_key = G @ (W0 @ WK), G.T @ (W0 @ WQ)  # (d, m): forces on the queries W0 W_Q and the keys W0 W_K
-    return Weights(M @ W1.T + on_query @ WQ.T + on_key @ WK.T, W0.T @ M, W0.T @ on_query, W0.T @ on_key)
+    @property
+    def excess_loss(self) -> float:
+        """The excess loss in nats, from ``P log(P/p) = P (r + expm1(-r)) + P - p`` with ``r = log P/p``.
 
+        A sum over j of ``P - p`` is zero; it is left out where P > 0, and p itself stands for it where P = 0.
+        """
+        P = self._chain.transition
+        r = np.subtract(self._chain.log_transition, self._log_p, out=np.zeros_like(P), where=P > 0)
+        terms = np.where(P > 0, P * (r + np.expm1(-r)), self._p)
+        return float((self._pi * terms).sum())
 
-def flow_derivative_at(weights: Weights, forces: Forces, chain: MarkovChain, direction: Weights) -> Weights:
-    """The derivative of `flow_at` along a direction, that is minus the Hessian of L times it."""
-    W0, W1, WQ, WK = weights
-    V0, V1, VQ, VK = direction
-    a, p, R, M, G = forces.attention, forces.probabilities, forces.residual, forces.output_force, forces.score_force
-    query, key = W0 @ WQ, W0 @ WK  # (d, m)
-    d_query, d_key = V0 @ WQ + W0 @ VQ, V0 @ WK + W0 @ VK
-    d_score = d_query @ key.T + query @ d_key.T
-    d_a = a * (d_score - (a * d_score).sum(axis=1, keepdims=True))
-    d_outputs = V0 @ W1 + W0 @ V1
-    d_logits = d_a @ forces.outputs + a @ d_outputs
-    d_R = -chain.stationary[:, None] * p * (d_logits - (p * d_logits).sum(axis=1, keepdims=True))
-    d_M = d_a.T @ R + a.T @ d_R
-    d_u = d_R @ forces.outputs.T + R @ d_outputs.T
-    # the mean of u under a changes by sum_j (da u + a du); sum_j da = 0, so the relevance may stand for u
-    d_mean = (d_a * forces.relevance + a * d_u).sum(axis=1, keepdims=True)
-    d_G = d_a * forces.relevance + a * (d_u - d_mean)
-    on_query, on_key = G @ key, G.T @ query
-    d_on_query, d_on_key = d_G @ key + G @ d_key, d_G.T @ query + G.T @ d_query
-    return Weights(
-        d_M @ W1.T + M @ V1.T + d_on_query @ WQ.T + on_query @ VQ.T + d_on_key @ WK.T + on_key @ VK.T,
-        V0.T @ M + W0.T @ d_M,
-        V0.T @ on_query + W0.T @ d_on_query,
-        V0.T @ on_key + W0.T @ d_on_key,
-    )
-
-
-def _log_attention(weights: Weights, chain: MarkovChain) -> Float[Array, "d d"]:
-    W0, _, WQ, WK = weights
-    return _log_softmax((W0 @ WQ) @ (W0 @ WK).T + np.log(chain.stationary))
+    def flow_derivative(self, direction: Weights) -> Weights:
+        """The derivative of the flow along a direction, that is minus the Hessian of L times it."""
+        W0, W1, WQ, WK = self._weights
+        V0, V1, VQ, VK = direction
+        a, p, R, G = self.attention, self._p, self.residual, self.score_force
+        d_query, d_key = V0 @ WQ + W0 @ VQ, V0 @ WK + W0 @ VK
+        d_a = d_query @ self._key.T
+        d_a += self._query @ d_key.T  # of the scores, and now of the attention
+        d_a -= (a * d_a).sum(axis=1, keepdims=True)
+        d_a *= a
+        d_read = d_a @ W0 + a @ V0
+        d_R = d_read @ W1
+        d_R += self._read @ V1  # of the logits, and now of the residual
+        d_R -= (p * d_R).sum(axis=1, keepdims=True)
+        d_R *= p
+        d_R *= -self._pi
+        d_pull = d_R @ W1.T + R @ V1.T
+        d_G = d_pull @ W0.T
+        d_G += self._pull @ V0.T  # of u
+        # the mean of u under a changes by sum_j (da u + a du); sum_j da = 0, so the relevance may stand for u
+        moved = d_a * self._relevance
+        d_G *= a
+        d_G += moved
+        d_G -= a * d_G.sum(axis=1, keepdims=True)
+        d_on_query, d_on_key = d_G @ self._key + G @ d_key, d_G.T @ self._query + G.T @ d_query
+        return Weights(
+            d_a.T @ self._pull
+            + a.T @ d_pull
+            + d_on_query @ WQ.T
+            + self._on_query @ VQ.T
+            + d_on_key @ WK.T
+            + self._on_key @ VK.T,
+            d_read.T @ R + self._read.T @ d_R,
+            V0.T @ self._on_query + W0.T @ d_on_query,
+            V0.T @ self._on_key + W0.T @ d_on_key,
+        )
 
 
 def _log_softmax(logits: Float[Array, "n d"]) -> Float[Array, "n d"]:
