@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution import MarkovChain, Parameters, hessian_product, population_gradient
 from attention_phases.focus_dilution.condensation import unigram_profile
 from attention_phases.focus_dilution.dilution import rank_one_flow
@@ -137,6 +138,14 @@ def test_without_focus_the_end_is_the_unigram_point_and_nothing_grows(chain: Mar
     np.testing.assert_array_equal(point.w0, unigram_profile(chain)[0])
     assert point.score_scale == 0
     assert point.transverse_rates[0] < 1e-16
+
+
+def test_flow_that_creeps_on_for_ever_has_no_end() -> None:
+    # two tokens are always followed by one of the other two: the logits of this rule grow like log t
+    alternating = MarkovChain([[0, 0.5, 0.5, 0], [0.9, 0, 0, 0.1], [0.6, 0, 0, 0.4], [0, 0.3, 0.7, 0]])
+    with pytest.raises(ConvergenceError, match="has no end") as caught:
+        resting_point(alternating)
+    assert np.abs(caught.value.last.w1[-1]).min() > 4
 
 
 def test_chain_that_is_no_chain_is_refused() -> None:
