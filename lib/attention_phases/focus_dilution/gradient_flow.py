@@ -167,9 +167,9 @@ def gradient_flow(
     max_steps = _checks.integer("max_steps", max_steps, 1)
     tokens = _queries(queries, chain)
 
-    solver = _Solver(chain, start, _LOCAL * rtol)
-    if not np.any(solver.rate):
+    if not any(np.any(rate) for rate in Expansion(start.arrays, chain).flow):
         raise ValueError("start must not be a critical point, which the flow never leaves; the gradient vanishes there")
+    solver = _Solver(chain, start, _LOCAL * rtol)
     frames = _Frames(n_frames if times is None else len(stops) + 1)
     for stop in stops:
         while solver.time < stop and solver.n_steps + solver.n_rejected < max_steps:
@@ -179,9 +179,8 @@ def gradient_flow(
                 frames.add(solver)
         if times is not None and solver.time == stop:
             frames.add(solver)
-    if times is None:
-        frames.close(solver)
-    result = _trajectory(chain, solver, frames, tokens, rtol, converged=solver.time == stops[-1])
+    frames.close(solver)
+    result = _trajectory(chain, solver, frames, tokens, rtol, start, converged=solver.time == stops[-1])
     if not result.converged:
         raise ConvergenceError(
             f"the flow came to t = {solver.time:g} of {stops[-1]:g} in max_steps = {max_steps} steps",
@@ -346,7 +345,7 @@ class _Frames:
 
     def close(self, solver: _Solver) -> None:
         """The solver's last point, whether or not it is its turn."""
-        if self.times[-1] != solver.time:
+        if not self.times or self.times[-1] != solver.time:
             self._append(solver)
 
     def _append(self, solver: _Solver) -> None:
@@ -361,11 +360,12 @@ def _trajectory(
     frames: _Frames,
     queries: Int[NDArray[np.int64], " n_queries"],
     rtol: float,
+    start: Parameters,
     *,
     converged: bool,
 ) -> Trajectory:
     parameters = tuple(Parameters(*solver.weights(point)) for point in frames.points)
-    at_start = conserved_quantities(parameters[0])
+    at_start = conserved_quantities(start)
     return Trajectory(
         chain=chain,
         times=np.array(frames.times),
@@ -404,8 +404,8 @@ def _times(times: ArrayLike) -> Float[Array, " T"]:
     """Increasing times of at least 0, or a ValueError."""
     values = _checks.array("times", times, (None,))
     steps = np.diff(values)
-    if values[0] < 0 or not (steps > 0).all():
-        raise ValueError(f"times must be increasing and at least 0; got {_checks.shown(times)}")
+    if values[0] < 0 or values[-1] <= 0 or not (steps > 0).all():
+        raise ValueError(f"times must be increasing and at least 0, and end after 0; got {_checks.shown(times)}")
     return values
 
 
