@@ -113,8 +113,8 @@ def rank_one_flow(
     which they condense: the full flow from these weights follows it, up to the square of their scale, until a second
     direction has grown.
 
-    The error of a step is at most 1e-8, relative. Those of w0 and w1 are then some 1e-6 while a stage is under way, where
-    a small error of its time shows, and some 1e-8 at rest (measured against a tolerance of 1e-12).
+    The error of a step is at most 1e-8, relative. Those of w0 and w1 are then some 1e-6 while a stage is under way,
+    where a small error of its time shows, and some 1e-8 at rest (measured against a tolerance of 1e-12).
 
     Args:
         chain: the Markov chain.
