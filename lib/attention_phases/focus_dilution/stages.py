@@ -253,9 +253,10 @@ def _path(chain: MarkovChain, parameters: Parameters, across: "_Across") -> Iter
     if len(steps):
         slopes = np.array([np.concatenate(point.force) for point in points])
         state = CubicHermiteSpline(flow.times, np.column_stack([flow.w0, flow.w1, flow.growth]), slopes)
+    size = float(np.linalg.norm(across.operator(points[0], flow.growth[0])))
     for j, step in enumerate(steps):
-        size = max(np.linalg.norm(across.operator(points[i], flow.growth[i])) for i in (j, j + 1))
-        n = max(math.ceil(size * step / _GROWTH), 1)
+        before, size = size, float(np.linalg.norm(across.operator(points[j + 1], flow.growth[j + 1])))
+        n = max(math.ceil(max(before, size) * step / _GROWTH), 1)
         for time in flow.times[j] + step * np.arange(n) / n:
             y = state(time)
             yield float(time), RankOnePoint(chain, y[:d], y[d:-1], across.scores.scale(y[-1])), float(y[-1])
