@@ -16,7 +16,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attention_phases import _checks
-from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, Seed, _fitting
+from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, Seed, fitting
 
 Array = NDArray[np.float64]
 _ROUNDING = 1e-12  # a vector this much shorter than what it is a difference of is zero
@@ -39,7 +39,7 @@ def condensing_direction(parameters: Parameters, chain: MarkovChain) -> Float[Ar
     Raises:
         ValueError: the parameters are for another number of tokens, pi is uniform, or the part that grows is zero.
     """
-    W0, W1, _, _ = _fitting(parameters, chain)
+    W0, W1, _, _ = fitting(parameters, chain)
     pi = chain.stationary
     above = _above_uniform(pi)
     if not above.any():

@@ -246,7 +246,7 @@ def attention(parameters: Parameters, chain: MarkovChain) -> Float[Array, "d d"]
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    return Expansion(_fitting(parameters, chain), chain).attention
+    return Expansion(fitting(parameters, chain), chain).attention
 
 
 def forces(parameters: Parameters, chain: MarkovChain) -> Forces:
@@ -255,7 +255,7 @@ def forces(parameters: Parameters, chain: MarkovChain) -> Forces:
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    at = Expansion(_fitting(parameters, chain), chain)
+    at = Expansion(fitting(parameters, chain), chain)
     return Forces(at.attention, at.residual, at.attention.T @ at.residual, at.score_force)
 
 
@@ -276,7 +276,7 @@ def excess_loss(parameters: Parameters, chain: MarkovChain) -> float:
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    return Expansion(_fitting(parameters, chain), chain).excess_loss
+    return Expansion(fitting(parameters, chain), chain).excess_loss
 
 
 def population_gradient(parameters: Parameters, chain: MarkovChain) -> Parameters:
@@ -285,7 +285,7 @@ def population_gradient(parameters: Parameters, chain: MarkovChain) -> Parameter
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    return Parameters(*(-rate for rate in Expansion(_fitting(parameters, chain), chain).flow))
+    return Parameters(*(-rate for rate in Expansion(fitting(parameters, chain), chain).flow))
 
 
 def hessian_product(parameters: Parameters, chain: MarkovChain, direction: Parameters) -> Parameters:
@@ -294,7 +294,7 @@ def hessian_product(parameters: Parameters, chain: MarkovChain, direction: Param
     Raises:
         ValueError: parameters or direction are for another number of tokens, or of different widths.
     """
-    weights, along = _fitting(parameters, chain), _fitting(direction, chain, "direction")
+    weights, along = fitting(parameters, chain), fitting(direction, chain, "direction")
     if direction.width != parameters.width:
         raise ValueError(f"direction must have width {parameters.width}; got {direction.width}")
     return Parameters(*(-rate for rate in Expansion(weights, chain).flow_derivative(along)))
@@ -404,7 +404,7 @@ def _log_softmax(logits: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return shifted
 
 
-def _fitting(parameters: Parameters, chain: MarkovChain, name: str = "parameters") -> Weights:
+def fitting(parameters: Parameters, chain: MarkovChain, name: str = "parameters") -> Weights:
     """The weights, or a ValueError where they are not for the chain's tokens."""
     _checks.instance(name, parameters, Parameters)
     _checks.instance("chain", chain, MarkovChain)

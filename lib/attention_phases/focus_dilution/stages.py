@@ -28,7 +28,7 @@ from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.focus_dilution.condensation import condensation_rate, condensing_direction
 from attention_phases.focus_dilution.dilution import RankOnePoint, along, rank_one_flow
-from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, _fitting
+from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, fitting
 from attention_phases.focus_dilution.symmetry_breaking import settled, transverse_operator
 
 Array = NDArray[np.float64]
@@ -197,7 +197,7 @@ def predict_timeline(chain: MarkovChain, parameters: Parameters, queries: Sequen
             is not a token.
         ConvergenceError: the rank-one flow does not come to rest.
     """
-    _fitting(parameters, chain)
+    fitting(parameters, chain)
     tokens = range(chain.n_tokens)
     chosen = [_checks.integer("queries", i, 0, len(tokens) - 1) for i in (tokens if queries is None else queries)]
     if not chosen:
