@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from attention_phases import focus_dilution, positional_semantic, stored
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 
