@@ -94,7 +94,8 @@ def coarse_point(task: Task, alpha: float, branch: str, start: CoarsePoint | Non
     for _ in range(_MOST_STEPS):
         new, train_loss, test_error = _step(task, alpha, here)
         if np.abs(new - here).max() < _TOLERANCE:
-            return CoarsePoint(*new.tolist(), train_loss, test_error)
+            q, m, V, theta = new.tolist()
+            return CoarsePoint(q, m, V, theta, train_loss, test_error)
         here = damping * here + (1 - damping) * new
     raise ConvergenceError(
         f"the {branch} point at alpha = {alpha:g} did not come to rest in {_MOST_STEPS} steps",
