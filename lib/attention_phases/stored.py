@@ -94,6 +94,17 @@ TABLES = {
             "share": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
         },
     ),
+    "thresholds": Table(
+        experiments.threshold,
+        {
+            "quantity": tuple(experiments.THRESHOLDS),
+            "omega": tuple(step / 50 for step in range(31)),
+            "sigma": (0.5,),
+            "regularization": (0.01,),
+            "attention": ("symmetric",),
+            "accuracy": (0.002,),
+        },
+    ),
     "random-starts": Table(
         experiments.random_start,
         {

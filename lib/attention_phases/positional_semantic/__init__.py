@@ -8,6 +8,7 @@ from attention_phases.estimates import Estimate
 from attention_phases.positional_semantic.averages import Overlaps
 from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk
 from attention_phases.positional_semantic.gamp import GampOverlaps, GampRun, gamp
+from attention_phases.positional_semantic.linear_baseline import linear_baseline
 from attention_phases.positional_semantic.loss_landscape import (
     RiskPath,
     RiskPlane,
@@ -74,6 +75,7 @@ __all__ = [
     "distance_ratio",
     "gamp",
     "generalization_error",
+    "linear_baseline",
     "linear_crossover_alpha",
     "linear_crossover_curve",
     "lowest_curvatures",

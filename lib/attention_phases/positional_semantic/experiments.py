@@ -1,5 +1,7 @@
 """Experiments and solutions of the running example, one point each, for chapters, stored tables and tests alike."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +12,14 @@ from attention_phases import _checks
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.gamp import gamp
 from attention_phases.positional_semantic.minimization import Fit, Method, minimize_risk
+from attention_phases.positional_semantic.phase_transition import (
+    NoThresholdError,
+    Threshold,
+    critical_alpha,
+    linear_crossover_alpha,
+    spinodal_alpha,
+    stability_alpha,
+)
 from attention_phases.positional_semantic.replica_symmetry import distance_ratio
 from attention_phases.positional_semantic.state_evolution import (
     BranchName,
@@ -21,6 +31,21 @@ from attention_phases.positional_semantic.teacher_student import Dataset, Seed, 
 GAMP_START = {"q": 0.2, "m": 0.02, "V": 6.0, "theta": 0.18}
 GAMP_STEPS = 4
 INFORMED: tuple[Literal["semantic", "positional"], ...] = ("semantic", "positional")
+THRESHOLDS: dict[str, Callable[..., Threshold]] = {
+    "critical": critical_alpha,
+    "linear_crossover": linear_crossover_alpha,
+    "semantic_begins": partial(spinodal_alpha, branch="semantic"),
+    "semantic_is_minimum_from": partial(stability_alpha, branch="semantic"),
+    "positional_begins": partial(spinodal_alpha, branch="positional", start=0.5),
+    "positional_is_minimum_to": partial(stability_alpha, branch="positional", end="upper", start=0.8),
+    "positional_ends": partial(spinodal_alpha, branch="positional", end="upper", start=0.5),
+    "positional_begins_again": partial(spinodal_alpha, branch="positional", start=100.0),
+}
+ATTENTIONS = {
+    "symmetric": ((0.6, 0.4), (0.4, 0.6)),
+    "averse": ((0.3, 0.7), (0.8, 0.2)),
+    "three tokens": ((0.6, 0.3, 0.1), (0.2, 0.6, 0.2), (0.1, 0.3, 0.6)),
+}
 
 
 def informed_minima(d: int, alpha: float, seed: int, teacher_query: str) -> dict[str, Any]:
@@ -110,6 +135,32 @@ def fixed_point(omega: float, alpha: float, branch: BranchName) -> dict[str, Any
     values = {column: getattr(point, column) for column in (*columns, "pointwise_replicon")}
     errors = {f"{column}_error": point.standard_error[column] for column in columns}
     return {"status": "solved"} | empty | values | errors
+
+
+def threshold(
+    quantity: str, omega: float, sigma: float, regularization: float, attention: str, accuracy: float
+) -> dict[str, Any]:
+    """One of the THRESHOLDS in alpha, for a student of rank one and a positional attention of ATTENTIONS.
+
+    "positional_begins_again" is the lower end of that piece of the positional branch to which large alpha belongs; where
+    there is one piece, it is that of "positional_begins".
+
+    `status` is the kind of the threshold; where there is none it is what wins in all of the range (the branch that has
+    no such end), and "not found" where the branch was not found or was lost. Where the accuracy was not reached, the
+    threshold is given as it is; `alpha_error` is its standard error.
+    """
+    _checks.choice("quantity", quantity, list(THRESHOLDS))
+    _checks.choice("attention", attention, list(ATTENTIONS))
+    task = Task(omega, sigma, regularization, ATTENTIONS[attention])
+    try:
+        found = THRESHOLDS[quantity](task, accuracy=accuracy)
+    except NoThresholdError as none:
+        return {"alpha": np.nan, "alpha_error": np.nan, "status": none.winner}
+    except ConvergenceError as failure:
+        if not isinstance(failure.last, Threshold):
+            return {"alpha": np.nan, "alpha_error": np.nan, "status": "not found"}
+        found = failure.last
+    return {"alpha": found.value, "alpha_error": found.standard_error, "status": found.kind}
 
 
 def copies_apart(alpha: float, branch: BranchName, share: float) -> dict[str, Any]:

@@ -45,6 +45,7 @@ Range = tuple[float, float]
 End = Literal["lower", "upper"]
 
 _SEARCH = 11  # log2 of the number of nodes with which a threshold is located
+_THOROUGH = 16  # the same, where a branch is lost on the way to its end
 _FINEST = 19
 _GAIN = 1.3  # powers of two by which the error of a threshold shrinks, about, with each doubling of the nodes
 _ROUGH = 1e-3  # relative accuracy of order parameters: the training loss has its square
@@ -563,7 +564,15 @@ def spinodal_alpha(
             f"no {name} solution was found at multiples of alpha = {start:g}", last=None, residual=np.inf
         )
     while True:
-        way, turn, beyond = _turn(equations, root, direction, limits, accuracy)
+        try:
+            way, turn, beyond = _turn(equations, root, direction, limits, accuracy)
+        except ConvergenceError:  # few nodes make steps of their own, which matter most near the end
+            if log2_nodes >= _THOROUGH:
+                raise
+            log2_nodes = min(log2_nodes + 2, _THOROUGH)
+            equations = BranchEquations(equations.branch, log2_nodes, seed, follow=0.3)
+            root = _nearest_root(equations, [root[0]])
+            continue
         null = np.linalg.svd(turn.slopes[: len(turn.scale)] * turn.scale).U[:, -1]
         moves = -(null @ turn.at.rows[: len(turn.scale)]) / (null @ equations.parameter_slope(turn.at))
         alpha, error = turn.at.alpha * (1 + float(moves.mean())), turn.at.alpha * _standard_error(moves)
@@ -758,4 +767,4 @@ def _checked(accuracy: float, seed: int) -> tuple[float, int]:
 
 def _omegas(omegas: ArrayLike) -> list[float]:
     values = _checks.array("omegas", omegas, (None,))
-    return [_checks.real(f"omegas[{i}]", value, 0, 1) for i, value in enumerate(values)]
+    return [_checks.real(f"omegas[{i}]", value, 0, 1) for i, value in enumerate(values.tolist())]

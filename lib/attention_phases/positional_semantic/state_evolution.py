@@ -35,6 +35,7 @@ _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and follo
 _GAIN = 1.3  # errors shrink about by this many powers of two with each doubling of the nodes
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
+_MOST_THOROUGH = 17  # the same, where a branch is lost
 _FINEST = 21
 # times alpha: where a branch is searched that does not come out at alpha itself, to be followed from there
 ELSEWHERE = (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 1 / 8, 32.0, 1 / 32, 128.0, 1 / 128)
@@ -306,24 +307,32 @@ def follow_branch(coarse: BranchEquations, start: Root, alpha: float) -> Root:
             end = _end(branch, before, after, places, first, alpha)
             return _follow_with_more_nodes(equations, way, alpha, end)
         way.append((after.at, after.slopes))
-    raise ConvergenceError(
+    lost = ConvergenceError(
         f"the {branch.name} branch could not be followed from alpha = {first:g} to {alpha:g}; "
         "whether it exists there is not known",
         last=None,
         residual=np.inf,
     )
+    return _follow_with_more_nodes(equations, way, alpha, lost)
 
 
-def _follow_with_more_nodes(equations: BranchEquations, way: list[Root], alpha: float, end: NoSuchPointError) -> Root:
-    """Few nodes put the end of a branch a few per cent off: its last part is followed again. Raises what it finds."""
-    if equations.log2_nodes >= _THOROUGH:
-        raise end
-    finer = BranchEquations(equations.branch, _THOROUGH, equations.seed, follow=0.3)
+def _follow_with_more_nodes(
+    equations: BranchEquations, way: list[Root], alpha: float, failure: ConvergenceError
+) -> Root:
+    """Follow the last part of a branch again, or raise the failure.
+
+    Few nodes put the end of a branch a few per cent off, and lose it where it hardly depends on its overlap.
+    """
+    finer = _THOROUGH if equations.log2_nodes < _THOROUGH else _MOST_THOROUGH
+    located = isinstance(failure, NoSuchPointError) and equations.log2_nodes >= _THOROUGH
+    if located or equations.log2_nodes >= finer:
+        raise failure
+    again = BranchEquations(equations.branch, finer, equations.seed, follow=0.3)
     for place, slopes in reversed(way[-4:]):
-        at, _, converged = newton(finer, finer.evaluate(place.x, place.parameter), slopes, _ROUGH)
-        if converged and finer.branch.exists(at.x):
-            return follow_branch(finer, (at, jacobian(finer, at)), alpha)
-    raise end
+        at, _, converged = newton(again, again.evaluate(place.x, place.parameter), slopes, _ROUGH)
+        if converged and again.branch.exists(at.x):
+            return follow_branch(again, (at, jacobian(again, at)), alpha)
+    raise failure
 
 
 def _end(
