@@ -4,6 +4,7 @@ After Chen, Lin, Xu, Luo, ICML 2026, arXiv 2605.01199, as its summaries describe
 """
 
 from attention_phases.errors import ConvergenceError
+from attention_phases.focus_dilution.gradient_flow import Trajectory, gradient_flow
 from attention_phases.focus_dilution.markov_transformer import (
     Forces,
     MarkovChain,
@@ -22,10 +23,12 @@ __all__ = [
     "Forces",
     "MarkovChain",
     "Parameters",
+    "Trajectory",
     "attention",
     "conserved_quantities",
     "excess_loss",
     "forces",
+    "gradient_flow",
     "hessian_product",
     "population_gradient",
     "population_loss",
