@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution import MarkovChain, Parameters, hessian_product, population_gradient
 from attention_phases.focus_dilution.condensation import unigram_profile
 from attention_phases.focus_dilution.dilution import rank_one_flow
 from attention_phases.focus_dilution.symmetry_breaking import RestingPoint, resting_point, symmetry_breaking_rate
-from markov import CHAINS, FALLING, asymmetric, balanced, follow, local_rate, pack, unpack
+from markov import CHAINS, FALLING, Array, asymmetric, balanced, follow, local_rate, pack, unpack
 
 TWO_SORTS = {
     "one frequent, five rare": MarkovChain.lazy(asymmetric(0), 0.3),
@@ -101,10 +102,11 @@ def test_three_sorts_of_tokens_do_not_stall() -> None:
     assert rates[1] < 1e-15  # a 3 x 3 matrix between the sorts, with two vectors that it takes to 0
 
 
-def orders(chains: list[MarkovChain]) -> np.ndarray:
+def orders(chains: list[MarkovChain]) -> Array:
     """Exponents in delta of the singular values across, between one chain and the next, where delta is halved."""
     rates = np.array([resting_point(chain).transverse_rates for chain in chains])
-    return np.log2(rates[0] / rates[1])
+    result: Array = np.log2(rates[0] / rates[1])
+    return result
 
 
 def test_singular_values_of_a_lazy_chain_are_of_orders_one_three_and_five_in_the_asymmetry() -> None:
@@ -137,6 +139,14 @@ def test_without_focus_the_end_is_the_unigram_point_and_nothing_grows(chain: Mar
     np.testing.assert_array_equal(point.w0, unigram_profile(chain)[0])
     assert point.score_scale == 0
     assert point.transverse_rates[0] < 1e-16
+
+
+def test_flow_that_creeps_on_for_ever_has_no_end() -> None:
+    # two tokens are always followed by one of the other two: the logits of this rule grow like log t
+    alternating = MarkovChain([[0, 0.5, 0.5, 0], [0.9, 0, 0, 0.1], [0.6, 0, 0, 0.4], [0, 0.3, 0.7, 0]])
+    with pytest.raises(ConvergenceError, match="has no end") as caught:
+        resting_point(alternating)
+    assert np.abs(caught.value.last.w1[-1]).min() > 4
 
 
 def test_chain_that_is_no_chain_is_refused() -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
@@ -57,6 +58,8 @@ _SOLVED = 0.01  # what a linear system may be wrong by, in units of that
 _FLOOR = (
     0.1  # directions of the embedding space smaller than this, in units of the start's entries, count as that large
 )
+_ROUNDING = 1e-14  # and nothing counts as so small that rounding spoils its error
+_SMALLEST = 1e-60  # no start may have smaller entries alone: their products must not be rounded to 0
 _MOST_DIRECTIONS = 120  # of one step; where more are needed the step is made shorter
 
 
@@ -167,9 +170,12 @@ def gradient_flow(
     max_steps = _checks.integer("max_steps", max_steps, 1)
     tokens = _queries(queries, chain)
 
-    solver = _Solver(chain, start, _LOCAL * rtol)
-    if not np.any(solver.rate):
+    largest = float(np.abs(_vector(start.arrays)).max())
+    if 0 < largest < _SMALLEST:
+        raise ValueError(f"start must have an entry of size {_SMALLEST:g} or more; the largest is {largest:g}")
+    if not any(np.any(rate) for rate in Expansion(start.arrays, chain).flow):
         raise ValueError("start must not be a critical point, which the flow never leaves; the gradient vanishes there")
+    solver = _Solver(chain, start, _LOCAL * rtol)
     frames = _Frames(n_frames if times is None else len(stops) + 1)
     for stop in stops:
         while solver.time < stop and solver.n_steps + solver.n_rejected < max_steps:
@@ -179,9 +185,8 @@ def gradient_flow(
                 frames.add(solver)
         if times is not None and solver.time == stop:
             frames.add(solver)
-    if times is None:
-        frames.close(solver)
-    result = _trajectory(chain, solver, frames, tokens, rtol, converged=solver.time == stops[-1])
+    frames.close(solver)
+    result = _trajectory(chain, solver, frames, tokens, rtol, start, converged=solver.time == stops[-1])
     if not result.converged:
         raise ConvergenceError(
             f"the flow came to t = {solver.time:g} of {stops[-1]:g} in max_steps = {max_steps} steps",
@@ -262,11 +267,10 @@ class _Solver:
         weights = self.weights(self.point)
         self._at = self._expansion(self.point)
         self.rate, self.excess_loss = _vector(self._at.flow), self._at.excess_loss
-        W0, W1, WQ, WK = weights
-        d, m = W0.shape
-        self._metric = (
-            np.linalg.inv(W0.T @ W0 + W1 @ W1.T + 2 * d * self._floor**2 * np.eye(m)),
-            np.linalg.inv(WQ @ WQ.T + WK @ WK.T + 2 * m * self._floor**2 * np.eye(m)),
+        floor = max(self._floor, _ROUNDING / self._tolerance * float(np.sqrt((self.point**2).mean())))
+        self._scales = (
+            _inverse_root(np.vstack([weights.W0, weights.W1.T]), floor),
+            _inverse_root(np.vstack([weights.WQ.T, weights.WK.T]), floor),
         )
 
     def _attempt(self, h: float) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -319,10 +323,9 @@ class _Solver:
         With ``C = W0^T W0 + W1 W1^T`` it is the root of ``tr C^-1 (E0^T E0 + E1 E1^T)``, and likewise for W_Q, W_K.
         """
         E0, E1, EQ, EK = self.weights(change)
-        of_outputs, of_scores = self._metric
-        squares = ((E0 @ of_outputs) * E0).sum() + ((of_outputs @ E1) * E1).sum()
-        squares += ((of_scores @ EQ) * EQ).sum() + ((of_scores @ EK) * EK).sum()
-        return float(np.sqrt(squares))
+        of_outputs, of_scores = self._scales
+        parts = (E0 @ of_outputs, E1.T @ of_outputs, EQ.T @ of_scores, EK.T @ of_scores)
+        return float(np.sqrt(sum((part * part).sum() for part in parts)))
 
 
 class _Frames:
@@ -346,7 +349,7 @@ class _Frames:
 
     def close(self, solver: _Solver) -> None:
         """The solver's last point, whether or not it is its turn."""
-        if self.times[-1] != solver.time:
+        if not self.times or self.times[-1] != solver.time:
             self._append(solver)
 
     def _append(self, solver: _Solver) -> None:
@@ -361,11 +364,12 @@ def _trajectory(
     frames: _Frames,
     queries: Int[NDArray[np.int64], " n_queries"],
     rtol: float,
+    start: Parameters,
     *,
     converged: bool,
 ) -> Trajectory:
     parameters = tuple(Parameters(*solver.weights(point)) for point in frames.points)
-    at_start = conserved_quantities(parameters[0])
+    at_start = conserved_quantities(start)
     return Trajectory(
         chain=chain,
         times=np.array(frames.times),
@@ -396,6 +400,14 @@ def _drift(parameters: Parameters, at_start: tuple[Array, Array, Array]) -> floa
     return float(max(np.abs(a - b).max() / part for a, b, part in zip(now, at_start, parts, strict=True)))
 
 
+def _inverse_root(rows: Float[Array, "n m"], floor: float) -> Float[Array, "m m"]:
+    """S with ``S S^T = (rows^T rows + n floor^2)^-1``, from a triangular factor, which keeps small directions."""
+    n, m = rows.shape
+    factor = np.linalg.qr(np.vstack([rows, np.sqrt(n) * floor * np.eye(m)]), mode="r")
+    inverse: Array = solve_triangular(factor, np.eye(m))
+    return inverse
+
+
 def _vector(weights: Weights) -> Float[Array, " n"]:
     return np.concatenate([part.ravel() for part in weights])
 
@@ -404,8 +416,8 @@ def _times(times: ArrayLike) -> Float[Array, " T"]:
     """Increasing times of at least 0, or a ValueError."""
     values = _checks.array("times", times, (None,))
     steps = np.diff(values)
-    if values[0] < 0 or not (steps > 0).all():
-        raise ValueError(f"times must be increasing and at least 0; got {_checks.shown(times)}")
+    if values[0] < 0 or values[-1] <= 0 or not (steps > 0).all():
+        raise ValueError(f"times must be increasing and at least 0, and end after 0; got {_checks.shown(times)}")
     return values
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
+from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.condensation import unigram_profile
 from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneStart, ScorePair, integrate
 from attention_phases.focus_dilution.focus import focus_rate
@@ -32,6 +33,8 @@ Array = NDArray[np.float64]
 _SMALL = 1e-8  # |q|^2 of the start at the unigram point: the end depends on it to first order
 _NEUTRAL = 1e-10  # curvatures this much smaller than the largest are zero by invariance
 _NEWTON_STEPS = 5
+_N_NEUTRAL = 4  # directions on the manifold in which no force acts
+_SLOWEST = 1e-5  # relaxation slower than this part of the focus rate is none
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
 
     Raises:
         ValueError: `chain` is not a `MarkovChain`.
-        ConvergenceError: the flow does not come to rest; `last` is its trajectory.
+        ConvergenceError: the flow does not come to rest, or creeps on for ever, as it does where transitions of
+            probability 0 let the logits grow without end; `last` is its trajectory.
     """
     _checks.instance("chain", chain, MarkovChain)
     w0, w1 = unigram_profile(chain)
@@ -79,8 +83,16 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
         return _described(RankOnePoint(chain, w0, w1, 0.0))
     pair = ScorePair(4 * _SMALL, 0) if rate > 0 else ScorePair(0, 4 * _SMALL)
     end = integrate(chain, RankOneStart(w0, w1, pair), None)
-    point = RankOnePoint(chain, end.w0[-1], end.w1[-1], float(end.score_scale[-1]))
-    return _described(settled(point))
+    found = _described(settled(RankOnePoint(chain, end.w0[-1], end.w1[-1], float(end.score_scale[-1]))))
+    slowest = -float(found.tangential_rates[_N_NEUTRAL])
+    if slowest < _SLOWEST * abs(rate):  # where residual/slowest, the distance to the end, is not small
+        raise ConvergenceError(
+            f"the rank-one flow has no end: at t = {end.times[-1]:g} it relaxes at no more than {slowest:.1e}; "
+            f"so it is where transitions of probability 0 drive weights to infinity",
+            end,
+            end.residual,
+        )
+    return found
 
 
 def symmetry_breaking_rate(chain: MarkovChain) -> float:
@@ -92,7 +104,7 @@ def symmetry_breaking_rate(chain: MarkovChain) -> float:
 
     Raises:
         ValueError: `chain` is not a `MarkovChain`.
-        ConvergenceError: the flow does not come to rest; `last` is its trajectory.
+        ConvergenceError: as for `resting_point`.
     """
     return float(resting_point(chain).transverse_rates[0])
 
