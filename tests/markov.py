@@ -20,7 +20,7 @@ def asymmetric(delta: float) -> Array:
 
 
 def balanced(weights: ArrayLike, stationary: ArrayLike) -> MarkovChain:
-    """The chain whose flow pi_i P_ij is `weights` with rows and columns scaled; reversible where weights are symmetric."""
+    """The chain whose flow pi_i P_ij is `weights`, rows and columns scaled; reversible where weights are symmetric."""
     flow, pi = np.array(weights, dtype=float), np.asarray(stationary)
     for _ in range(5000):
         flow *= (pi / flow.sum(axis=1))[:, None]

@@ -10,7 +10,7 @@ from attention_phases.focus_dilution import dilution as module
 from attention_phases.focus_dilution.condensation import condensation_rate, condensing_direction, unigram_profile
 from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneTrajectory, rank_one_flow
 from attention_phases.focus_dilution.focus import focus_rate
-from markov import CHAINS, asymmetric, follow, pack
+from markov import CHAINS, asymmetric, follow
 
 RUNNING = MarkovChain.lazy(asymmetric(0.02), 0.3)
 

@@ -8,7 +8,6 @@ from attention_phases.focus_dilution import MarkovChain, Parameters
 from attention_phases.focus_dilution.condensation import condensation_rate, unigram_point
 from attention_phases.focus_dilution.gradient_flow import gradient_flow
 from attention_phases.focus_dilution.stages import Stage, find_stages, predict_timeline
-from attention_phases.focus_dilution.symmetry_breaking import resting_point
 from markov import CHAINS, FALLING, SKEWED, Array, asymmetric, follow, irreversible, reversible
 
 PI = np.array([0.5, 0.3, 0.2])
@@ -59,9 +58,8 @@ GRIDS = {
     "even": np.linspace(0, 1000, 2001),
     "coarse": np.linspace(0, 1000, 251),
     "uneven": np.concatenate([[0], np.cumsum(np.random.default_rng(1).exponential(2, 500))]),
-    "sparse on plateaus": np.concatenate(
-        [np.linspace(0, 40, 80), np.linspace(41, 99, 3), np.linspace(100, 270, 90), [280, 300], np.linspace(320, 380, 60)]
-        + [np.linspace(400, 499, 3), np.linspace(500, 610, 60), [2000, 1e5]]
+    "sparse on plateaus": np.unique(
+        np.concatenate([np.linspace(t, t + 110, 70) for t in (0, 90, 180, 270, 490)] + [np.array([450, 2000, 1e5])])
     ),
 }
 
@@ -131,8 +129,10 @@ def test_nothing_is_found_where_base_rates_are_uniform() -> None:
 
 def test_trajectories_that_are_none_are_refused() -> None:
     trajectory, _ = made(GRIDS["even"])
+    times = trajectory.times.copy()
+    times[3] = times[1]
     with pytest.raises(ValueError, match=r"trajectory.times must increase; frame 3 does not"):
-        find_stages(replace(trajectory, times=np.insert(np.delete(trajectory.times, 3), 2, 0.5)))
+        find_stages(replace(trajectory, times=times))
     with pytest.raises(ValueError, match=r"trajectory.loss must be a real array of shape \(2001\)"):
         find_stages(replace(trajectory, loss=trajectory.loss[1:]))
     with pytest.raises(ValueError, match=r"trajectory.attention must be a real array of shape \(2001, any, any\)"):
@@ -149,10 +149,9 @@ FRESH = {  # chains that the formulas were not made with
 
 
 @pytest.mark.parametrize("name", FRESH)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_predicted_timeline_is_the_simulated_one(name: str, seed: int) -> None:
+def test_predicted_timeline_is_the_simulated_one(name: str) -> None:
     chain, init_scale = FRESH[name]
-    start = Parameters.gaussian(chain.n_tokens, 4, init_scale, seed)
+    start = Parameters.gaussian(chain.n_tokens, 4, init_scale, seed=list(FRESH).index(name))
     predicted = predict_timeline(chain, start)
     assert [stage.name for stage in predicted] == ["condensation", "focus", "dilution", "symmetry-breaking"]
     run = follow(chain, start, 1.05 * predicted[-1].end)
@@ -179,7 +178,7 @@ def test_timeline_of_the_gradient_flow_of_the_running_example() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_other_chains_with_the_same_pi_have_the_same_order_of_stages(seed: int) -> None:
     for chain in (MarkovChain.lazy(FALLING, 0.4), reversible(FALLING, 30 + seed), irreversible(FALLING, 40 + seed)):
-        stages = predict_timeline(chain, Parameters.gaussian(5, 8, 1e-3, seed))
+        stages = predict_timeline(chain, Parameters.gaussian(5, 4, 1e-3, seed))
         names = [stage.name for stage in stages]
         assert names == [name for name in ("condensation", "focus", "dilution", "symmetry-breaking") if name in names]
         assert {"condensation", "focus", "symmetry-breaking"} <= set(names)
@@ -218,19 +217,6 @@ def test_start_at_rest_stays_there() -> None:
     chain = CHAINS["lazy"]
     stages = predict_timeline(chain, unigram_point(chain, 3, seed=7))
     assert [(stage.name, stage.start, stage.end) for stage in stages] == [("condensation", 0, 0)]
-
-
-def test_growth_from_the_end_of_the_rank_one_flow_is_predicted_too() -> None:
-    chain = CHAINS["lazy"]
-    point = resting_point(chain)
-    u, v = np.eye(3)[:2]
-    scores = np.sqrt(point.score_scale) * np.outer(u, v)
-    left = np.linalg.svd(point.transverse)[0][:, 0]
-    start = Parameters(np.outer(point.w0, u) + 1e-6 * np.outer(left, v), np.outer(u, point.w1), scores, scores)
-    (breaking,) = [stage for stage in predict_timeline(chain, start) if stage.name == "symmetry-breaking"]
-    # X grows like cosh; its singular value is shortened by the part of `left` along w0, which is zero
-    expected = np.arccosh(0.05 * np.linalg.norm(point.w0) / 1e-6) / point.transverse_rates[0]
-    assert breaking.start == pytest.approx(expected, rel=1e-3)
 
 
 def test_bad_arguments_are_named() -> None:

@@ -7,7 +7,7 @@ from attention_phases.focus_dilution import MarkovChain, Parameters, hessian_pro
 from attention_phases.focus_dilution.condensation import unigram_profile
 from attention_phases.focus_dilution.dilution import rank_one_flow
 from attention_phases.focus_dilution.symmetry_breaking import RestingPoint, resting_point, symmetry_breaking_rate
-from markov import CHAINS, FALLING, asymmetric, balanced, follow, local_rate, pack, unpack
+from markov import CHAINS, FALLING, Array, asymmetric, balanced, follow, local_rate, pack, unpack
 
 TWO_SORTS = {
     "one frequent, five rare": MarkovChain.lazy(asymmetric(0), 0.3),
@@ -102,10 +102,11 @@ def test_three_sorts_of_tokens_do_not_stall() -> None:
     assert rates[1] < 1e-15  # a 3 x 3 matrix between the sorts, with two vectors that it takes to 0
 
 
-def orders(chains: list[MarkovChain]) -> np.ndarray:
+def orders(chains: list[MarkovChain]) -> Array:
     """Exponents in delta of the singular values across, between one chain and the next, where delta is halved."""
     rates = np.array([resting_point(chain).transverse_rates for chain in chains])
-    return np.log2(rates[0] / rates[1])
+    result: Array = np.log2(rates[0] / rates[1])
+    return result
 
 
 def test_singular_values_of_a_lazy_chain_are_of_orders_one_three_and_five_in_the_asymmetry() -> None:

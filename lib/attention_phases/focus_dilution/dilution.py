@@ -113,8 +113,8 @@ def rank_one_flow(
     which they condense: the full flow from these weights follows it, up to the square of their scale, until a second
     direction has grown.
 
-    The error of a step is at most 1e-8, relative. Those of w0 and w1 are then some 1e-6 while a stage is under way, where
-    a small error of its time shows, and some 1e-8 at rest (measured against a tolerance of 1e-12).
+    The error of a step is at most 1e-8, relative. Those of w0 and w1 are then some 1e-6 while a stage is under way,
+    where a small error of its time shows, and some 1e-8 at rest (measured against a tolerance of 1e-12).
 
     Args:
         chain: the Markov chain.
@@ -168,32 +168,30 @@ def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> R
         matrix[:, -1] *= start.scores.slope(y[-1])
         return matrix
 
-    def residual(y: Array) -> float:
-        return float(np.abs(rates(0, y)[:counted]).max())
+    def residual(at: RankOnePoint) -> float:
+        return float(np.abs(np.concatenate(at.force)[:counted]).max())
 
     y = np.concatenate([start.w0, start.w1, [0.0]])
     smallest = np.abs(y).max()
     end = np.inf if t_max is None else t_max
     solver = LSODA(rates, 0.0, y, end, rtol=_TOLERANCE, atol=_TOLERANCE * smallest, jac=jacobian)
-    times, states = [0.0], [y]
+    times, states, points = [0.0], [y], [point(y)]
     while solver.status == "running" and len(times) <= _MOST_STEPS:
-        if t_max is None and residual(states[-1]) <= rest:
+        if t_max is None and residual(points[-1]) <= rest:
             break
         solver.step()
         times.append(solver.t)
         states.append(solver.y.copy())
+        points.append(point(states[-1]))
     history = np.array(states)
-    points = [point(y) for y in history]
-    scale = np.array([point.score_scale for point in points])
-    loss = np.array([point.loss for point in points])
-    rest_residual = residual(history[-1])
+    rest_residual = residual(points[-1])
     trajectory = RankOneTrajectory(
         chain,
         np.array(times),
         history[:, :d],
         history[:, d:-1],
-        scale,
-        loss,
+        np.array([at.score_scale for at in points]),
+        np.array([at.loss for at in points]),
         history[:, -1],
         rest_residual,
         rest_residual <= rest,

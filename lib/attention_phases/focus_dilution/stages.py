@@ -15,7 +15,7 @@ found, are these; attention is compared by total variation.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -217,46 +217,56 @@ class _Prediction:
 
 
 def _prediction(chain: MarkovChain, parameters: Parameters, queries: list[int]) -> _Prediction:
-    u = condensing_direction(parameters, chain)
-    flow = rank_one_flow(chain, start=parameters)
-    across = _Across(parameters, u)
-    points = [RankOnePoint(chain, *state) for state in zip(flow.w0, flow.w1, flow.score_scale, strict=True)]
-    sizes = [float(np.linalg.norm(across.operator(*pair))) for pair in zip(points, flow.growth, strict=True)]
-
-    # between the solver's steps, points so dense that the part across grows by a tenth at most
-    steps = np.diff(flow.times)
-    parts = np.ceil(np.maximum(sizes[1:], sizes[:-1]) * steps / _GROWTH).astype(int)
-    starts = zip(flow.times, steps, np.maximum(parts, 1), strict=False)
-    times = np.concatenate([t + step * np.arange(n) / n for t, step, n in starts] + [flow.times[-1:]])
-    state = np.column_stack([flow.w0, flow.w1, flow.growth])
-    slopes = np.array([np.concatenate(point.force) for point in points])
-    dense = CubicHermiteSpline(flow.times, state, slopes)(times) if len(steps) else state  # at rest from the start
-    d = chain.n_tokens
-    path = [(RankOnePoint(chain, y[:d], y[d:-1], across.scores.scale(y[-1])), float(y[-1])) for y in dense]
-
-    end = settled(path[-1][0])
-    rate = float(np.linalg.norm(across.operator(end, path[-1][1]), 2))
-    grows = across.present and rate > _STALLED * condensation_rate(chain)
-    instants, seen, singular_values = [0.0], [path[0][0]], [across.singular_values(path[0][0])]
-    previous, j = across.operator(*path[0]), 1
+    across = _Across(parameters, condensing_direction(parameters, chain))
     condensed = _condensed(chain.stationary)
-    while j < len(path) or grows:
-        if seen[-1].loss <= condensed and singular_values[-1][1] >= _GROWN * singular_values[-1][0]:
-            break
-        point, growth = path[j] if j < len(path) else (end, path[-1][1])
-        step = times[j] - times[j - 1] if j < len(path) else _GROWTH / rate
+    times: list[float] = []
+    points: list[RankOnePoint] = []
+    singular_values: list[Array] = []
+    previous = np.empty(0)
+    for time, point, growth in _path(chain, parameters, across):
         operator = across.operator(point, growth)
-        across.advance(step * (previous + operator) / 2)
-        instants.append(instants[-1] + step)
-        seen.append(point)
+        if times:
+            across.advance((time - times[-1]) * (previous + operator) / 2)
+        previous = operator
+        times.append(time)
+        points.append(point)
         singular_values.append(across.singular_values(point))
-        previous, j = operator, j + 1
+        if point.loss <= condensed and singular_values[-1][1] >= _GROWN * singular_values[-1][0]:
+            break
     return _Prediction(
-        np.array(instants),
-        np.array([point.loss for point in seen]),
-        np.array([point.attention[queries] for point in seen]),
+        np.array(times),
+        np.array([point.loss for point in points]),
+        np.array([point.attention[queries] for point in points]),
         np.array(singular_values),
     )
+
+
+def _path(chain: MarkovChain, parameters: Parameters, across: "_Across") -> Iterator[tuple[float, RankOnePoint, float]]:
+    """Time, point and tau along the rank-one flow, so dense that the part across grows by a tenth at most in a step.
+
+    Then, for ever, at the end of that flow, if anything grows there.
+    """
+    d = chain.n_tokens
+    flow = rank_one_flow(chain, start=parameters)
+    points = [RankOnePoint(chain, *state) for state in zip(flow.w0, flow.w1, flow.score_scale, strict=True)]
+    steps = np.diff(flow.times)
+    if len(steps):
+        slopes = np.array([np.concatenate(point.force) for point in points])
+        state = CubicHermiteSpline(flow.times, np.column_stack([flow.w0, flow.w1, flow.growth]), slopes)
+    size = float(np.linalg.norm(across.operator(points[0], flow.growth[0])))
+    for j, step in enumerate(steps):
+        before, size = size, float(np.linalg.norm(across.operator(points[j + 1], flow.growth[j + 1])))
+        n = max(math.ceil(max(before, size) * step / _GROWTH), 1)
+        for time in flow.times[j] + step * np.arange(n) / n:
+            y = state(time)
+            yield float(time), RankOnePoint(chain, y[:d], y[d:-1], across.scores.scale(y[-1])), float(y[-1])
+    time, growth = float(flow.times[-1]), float(flow.growth[-1])
+    end = settled(points[-1])
+    yield time, end, growth
+    rate = float(np.linalg.norm(across.operator(end, growth), 2))
+    while across.present and rate > _STALLED * condensation_rate(chain):
+        time += _GROWTH / rate
+        yield time, end, growth
 
 
 class _Across:
