@@ -105,7 +105,7 @@ def coarse_point(task: Task, alpha: float, branch: str, start: CoarsePoint | Non
 
 
 def errors_at(task: Task, alpha: float, overlaps: Overlaps) -> Errors:
-    """alpha E ell(h*) + lambda tr q/(2 sigma^2), E ell(w) and the functional, with the library's own nodes (2^16).
+    """alpha E ell(h*) + lambda tr q/(2 sigma^2), E ell(w) and the functional, with the library's own nodes (2^14).
 
     The overlaps need not solve the equations: so the error of overlaps can be told from that of averages.
 
@@ -114,7 +114,7 @@ def errors_at(task: Task, alpha: float, overlaps: Overlaps) -> Errors:
     """
     _checks.instance("task", task, Task)
     alpha = _checks.real("alpha", alpha, 0, open_low=True)
-    point, nodes = Point.of(task, overlaps), model(task, 16, 0)
+    point, nodes = Point.of(task, overlaps), model(task, 14, 0)
     averages = nodes.averages(point)
     penalty = task.regularization * float(np.trace(point.q)) / (2 * task.sigma**2)
     return Errors(
