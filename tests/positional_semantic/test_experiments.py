@@ -125,5 +125,5 @@ def test_bad_thresholds_of_rank_two_are_refused(arguments: tuple[str, float]) ->
 
 @pytest.mark.parametrize(("quantity", "attention"), [("best", "symmetric"), ("critical", "best")])
 def test_bad_thresholds_are_refused(quantity: str, attention: str) -> None:
-    with pytest.raises(ValueError, match="(quantity|attention) must be one of"):
+    with pytest.raises(ValueError, match=r"(quantity|attention) must be one of"):
         threshold(quantity, 0.3, 0.5, 0.01, attention, 0.01)
