@@ -97,12 +97,30 @@ TABLES = {
     "thresholds": Table(
         experiments.threshold,
         {
-            "quantity": tuple(experiments.THRESHOLDS),
+            "quantity": ("critical", "linear_crossover"),
             "omega": tuple(step / 50 for step in range(31)),
             "sigma": (0.5,),
             "regularization": (0.01,),
             "attention": ("symmetric",),
             "accuracy": (0.002,),
+        },
+    ),
+    "branch-ends": Table(
+        experiments.threshold,
+        {
+            "quantity": (
+                "semantic_begins",
+                "semantic_is_minimum_from",
+                "positional_begins",
+                "positional_is_minimum_to",
+                "positional_ends",
+                "positional_begins_again",
+            ),
+            "omega": tuple(step / 25 for step in range(16)),
+            "sigma": (0.5,),
+            "regularization": (0.01,),
+            "attention": ("symmetric",),
+            "accuracy": (0.005,),
         },
     ),
     "thresholds-sigma": Table(

@@ -238,10 +238,17 @@ def _outcomes_on_cluster(
     from dask.distributed import as_completed
 
     futures = {client.submit(_outcome, function, point, pure=False): index for index, point in points.items()}
+    suspects: list[int] = []
     try:
         for future in as_completed(futures):  # type: ignore[no-untyped-call]
-            error = future.exception()
-            yield futures[future], _failure(error) if error else future.result()
+            if future.status == "error":
+                suspects.append(futures[future])
+            else:
+                yield futures[future], future.result()
+        for index in suspects:  # a point that waited at a worker that another one killed is blamed too
+            alone = client.submit(_outcome, function, points[index], pure=False)
+            error = alone.exception()
+            yield index, _failure(error) if error else alone.result()
     finally:
         client.cancel(list(futures))
 

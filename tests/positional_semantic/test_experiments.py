@@ -75,7 +75,7 @@ def test_distances_of_copies_come_out_again(row: int) -> None:
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("thresholds", (15, 40, 77, 130, 200)),
+        ("thresholds", (15, 40)),
         ("thresholds-sigma", (4, 12, 20)),
         ("thresholds-lambda", (4, 11, 18)),
         ("thresholds-averse", (3, 14)),

@@ -181,10 +181,9 @@ def test_a_minimum_certified_as_the_only_one_is_never_beaten() -> None:
         w = rng.standard_normal((2, n)) * 10 ** rng.uniform(-1.5, 0.7, n)
         loss = theory_loss(Task(omega=0.2), n, rng)
         objective_ = Objective(w[:, None], loss, np.array([[1 / V]]))
-        _, value = descend(objective_, w, Limits())
-        certified = np.array(
-            [two_token_descent.certified(v, s, 1 / V) for v, s in zip(value, as_compiled(w, loss), strict=True)]
-        )
+        lowest, value = descend(objective_, w, Limits())
+        samples = zip(lowest.T, value, as_compiled(w, loss), strict=True)
+        certified = np.array([two_token_descent.certified(x, y, v, s, 1 / V) for (x, y), v, s in samples])
         n_certified += certified.sum()
         for spread in (0.5, 1.0, 3.0):
             _, other = descend(objective_, w + spread * rng.standard_normal(w.shape), Limits())

@@ -121,6 +121,24 @@ def test_both_forms_of_the_averages_agree(task: Task, overlaps: Overlaps) -> Non
         assert (np.abs(one.mean(axis=-1) - other.mean(axis=-1)) < 7 * error + 2e-4 * np.abs(one).max()).all()
 
 
+@pytest.mark.parametrize("by_parts", [None, 1.0, 0.25, 0.0])
+@pytest.mark.parametrize("smooth", [True, False])
+def test_two_tokens_have_the_averages_of_the_general_case(by_parts: float | None, smooth: bool) -> None:
+    """Compiled in one pass over the nodes, and by NumPy for any L, r, t."""
+    for task in (EXAMPLE, OTHER):
+        model = averages.model(task, 11, 0)
+        point = averages.Point.of(task, Overlaps(0.4 * task.sigma**2, 0.1, 8.0, 0.3 * task.sigma**2))
+        compiled = model.averages(point, by_parts, smooth=smooth)
+        shares, preference = averages.choices(by_parts, smooth)
+        width = averages.root(averages.kappa(task, point))
+        general = model.general_averages(point, width, shares, preference, compiled.proximal)
+        assert compiled.by_parts == general.by_parts
+        for name in ("q_hat", "m_hat", "V_hat", "theta_hat", "loss", "envelope"):
+            one, other = getattr(compiled, name), getattr(general, name)
+            assert one.shape == other.shape
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11 * np.abs(other).max())
+
+
 def test_flipping_the_student_flips_m_and_theta_exactly() -> None:
     there = state_evolution_step(EXAMPLE, 2.0, Overlaps(0.1, 0.1, 10.0, 0.08), log2_nodes=12)
     back = state_evolution_step(EXAMPLE, 2.0, Overlaps(0.1, -0.1, 10.0, -0.08), log2_nodes=12)

@@ -8,7 +8,12 @@ from attention_phases.estimates import Estimate
 from attention_phases.positional_semantic.averages import Overlaps
 from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk
 from attention_phases.positional_semantic.gamp import GampOverlaps, GampRun, gamp
-from attention_phases.positional_semantic.linear_baseline import linear_baseline
+from attention_phases.positional_semantic.linear_baseline import (
+    LinearBaseline,
+    LinearFit,
+    fit_linear,
+    linear_baseline,
+)
 from attention_phases.positional_semantic.loss_landscape import (
     RiskPath,
     RiskPlane,
@@ -57,6 +62,8 @@ __all__ = [
     "FixedPoint",
     "GampOverlaps",
     "GampRun",
+    "LinearBaseline",
+    "LinearFit",
     "NoSuchPointError",
     "NoThresholdError",
     "NotFoundError",
@@ -73,6 +80,7 @@ __all__ = [
     "critical_alpha",
     "critical_curve",
     "distance_ratio",
+    "fit_linear",
     "gamp",
     "generalization_error",
     "linear_baseline",

@@ -23,7 +23,8 @@ Gaussian integration by parts moves all derivatives onto the weights,
 or, with one derivative left (Stein's form), V^ = -alpha E[sum_l g_l zeta_l^T] kappa^(-1/2) and
 theta^ = (V^ theta + alpha E sum_l g_l s_l^T)/sigma^2. Both hold with jumps; the mean of the pointwise derivative does
 not. On a lattice, averages of M converge about eight times faster than those of g where g jumps; with Sobol points, or
-where kappa is small, those of g are better. Fixed points of the map are the stationary points of
+where kappa is small, those of g are better. Any mixture of the two holds as well, and may scatter less than either.
+Fixed points of the map are the stationary points of
 
     epsilon_t = alpha E[min_h ...] + (tr q^ V - tr V^ q)/2 + m^ m + tr theta^^T theta
                 - tr D^-1 (sigma^2 q^ + m^ m^^T + sigma^4 theta^ theta^^T)/2
@@ -39,15 +40,17 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attention_phases import _checks
-from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
+from attention_phases.positional_semantic.proximal import ProximalPoint, global_minima
 from attention_phases.positional_semantic.quadrature import GaussianRule, lattice_rule, sobol_rule
 from attention_phases.positional_semantic.sample_loss import SampleLoss
 from attention_phases.positional_semantic.teacher_student import Task
+from attention_phases.positional_semantic.two_token_averages import two_token_averages
 from attention_phases.positional_semantic.two_token_descent import two_token_losses
 
 Array = NDArray[np.float64]
 
-_PREFERENCE = 3.0  # how much more averages by parts may scatter
+_PREFERENCE = 3.0  # how much more averages by parts may scatter than Stein's form
+_MIXTURE = 0.75  # share of averages by parts that scatters less than all, where h* does not jump
 _REPLICAS = 8  # independent randomisations of the nodes
 _DIFFERENCES = np.array([[1.0, 1.5], [1.0, -1.5]])  # attention of two tokens varies faster with their difference
 
@@ -103,7 +106,7 @@ class Averages:
         q_hat, m_hat, V_hat, theta_hat: (r, r, R), (r, R), (r, r, R), (r, t, R).
         loss: E ell(h*), (R,).
         envelope: E of the minimised objective, (R,).
-        by_parts: the form in which they were taken.
+        by_parts: the share of averages by parts in the hats; Stein's form has the rest.
         proximal: the minima at the nodes.
     """
 
@@ -113,7 +116,7 @@ class Averages:
     theta_hat: Float[Array, "r t R"]
     loss: Float[Array, " R"]
     envelope: Float[Array, " R"]
-    by_parts: bool
+    by_parts: float
     proximal: ProximalPoint
 
 
@@ -124,13 +127,17 @@ class Model:
         r = task.student_rank
         self.task, self.rule = task, rule
         nodes = rule.nodes.reshape(task.n_tokens, r + task.teacher_rank, -1)
-        self.zeta = nodes[:, :r]
+        self.zeta = np.ascontiguousarray(nodes[:, :r])  # (L, r, N)
         self.teacher_fields = task.sigma * nodes[:, r:]  # (L, t, N)
+        self._bounds = np.append(rule.starts, rule.n_nodes)
         self.loss = limiting_loss(task, self.teacher_fields)
 
     def fields(self, point: Point) -> Float[Array, "L r N"]:
         """w at each node."""
-        w = _apply(root(kappa(self.task, point)), self.zeta)
+        return self._fields(point, root(kappa(self.task, point)))
+
+    def _fields(self, point: Point, width: Float[Array, "r r"]) -> Float[Array, "L r N"]:
+        w = _apply(width, self.zeta)
         if point.theta.any():
             w += _apply(point.theta / self.task.sigma**2, self.teacher_fields)
         if point.m.any():
@@ -143,29 +150,71 @@ class Model:
         compiled = self.task.n_tokens == 2 and self.task.student_rank == 1
         return self.rule.means(two_token_losses(w, self.loss) if compiled else self.loss.value(w))
 
-    def averages(self, point: Point, by_parts: bool | None = None, near: ProximalPoint | None = None) -> Averages:
-        """The averages at one point; by_parts says in which form (module docstring).
+    def averages(
+        self,
+        point: Point,
+        by_parts: float | None = None,
+        near: ProximalPoint | None = None,
+        smooth: bool = True,
+    ) -> Averages:
+        """The averages at one point; by_parts is the share of those by parts (module docstring).
 
-        None: by parts, which is smooth, if it scatters little more than the other.
+        None: all of it if `smooth`, else three quarters; but none of it where that scatters far less.
         """
+        width = root(kappa(self.task, point))
+        proximal = global_minima(self._fields(point, width), self.loss, point.V, near)
+        shares, preference = choices(by_parts, smooth)
+        if self.zeta.shape[:2] == self.teacher_fields.shape[:2] == (2, 1):
+            return self._two_token_averages(point, shares, preference, proximal)
+        return self.general_averages(point, width, shares, preference, proximal)
+
+    def _two_token_averages(
+        self, point: Point, shares: Float[Array, " shares"], preference: float, proximal: ProximalPoint
+    ) -> Averages:
+        task = self.task
+        rows, chosen = two_token_averages(
+            proximal.objective,
+            proximal.minimizer[:, 0],
+            proximal.fields[:, 0],
+            self.zeta[:, 0],
+            self.teacher_fields[:, 0],
+            self.rule.weights,
+            self._bounds,
+            task.positions,
+            float(kappa(task, point)[0, 0]),
+            float(point.V[0, 0]),
+            float(point.theta[0, 0]),
+            task.sigma**2,
+            shares,
+            preference,
+        )
+        q_hat, m_hat, V_hat, theta_hat = rows[:4, None]
+        return Averages(q_hat[None], m_hat, V_hat[None], theta_hat[None], rows[4], rows[5], chosen, proximal)
+
+    def general_averages(
+        self,
+        point: Point,
+        width: Float[Array, "r r"],
+        shares: Float[Array, " shares"],
+        preference: float,
+        proximal: ProximalPoint,
+    ) -> Averages:
+        """The averages for any L, r and t, at minima that were found."""
         task, variance, means = self.task, self.task.sigma**2, self.rule.means
-        inverse_root = np.asarray(np.linalg.inv(root(kappa(task, point))), dtype=np.float64)
-        proximal = proximal_map(self.fields(point), self.loss, point.V, near)
+        inverse_root = np.asarray(np.linalg.inv(width), dtype=np.float64)
         g = proximal.residual
         envelope, quadratic = means(np.stack([proximal.objective, 0.5 * (_apply(proximal.V, g) * g).sum(axis=(0, 1))]))
-        forms: dict[bool, tuple[Array, Array]] = {}  # V^, and what stands for -g in m^ and theta^
-        if by_parts is not True:
-            V_hat = -np.einsum("abR,bc->acR", means(_products(g, self.zeta)), inverse_root)
-            forms[False] = (V_hat + V_hat.swapaxes(0, 1)) / 2, -g
-        if by_parts is not False:
-            weighted = (proximal.objective - envelope.mean()) * self.zeta
-            mass = task.n_tokens * (envelope - envelope.mean()) * np.eye(task.student_rank)[..., None]
-            curvature = means(_products(weighted, self.zeta)) - mass
-            V_hat = np.einsum("ab,bcR,cd->adR", inverse_root, curvature, inverse_root)
-            forms[True] = V_hat, _apply(inverse_root, weighted)
-        scatter = {form: float(V_hat.std(axis=-1).sum()) for form, (V_hat, _) in forms.items()}
-        chosen = True in forms and scatter[True] < _PREFERENCE * scatter.get(False, np.inf)
-        V_hat, minus_g = forms[chosen]
+        V_stein = -np.einsum("abR,bc->acR", means(_products(g, self.zeta)), inverse_root)
+        V_stein = (V_stein + V_stein.swapaxes(0, 1)) / 2
+        weighted = (proximal.objective - envelope.mean()) * self.zeta
+        mass = task.n_tokens * (envelope - envelope.mean()) * np.eye(task.student_rank)[..., None]
+        curvature = means(_products(weighted, self.zeta)) - mass
+        V_parts = np.einsum("ab,bcR,cd->adR", inverse_root, curvature, inverse_root)
+        scatter = np.array([(share * V_parts + (1 - share) * V_stein).std(axis=-1).sum() for share in shares])
+        scatter[1:] *= preference
+        share = float(shares[np.argmin(scatter)])
+        V_hat = share * V_parts + (1 - share) * V_stein
+        minus_g = share * _apply(inverse_root, weighted) - (1 - share) * g  # or what stands for it
         theta_hat = np.einsum("abR,bt->atR", V_hat, point.theta) - means(_products(minus_g, self.teacher_fields))
         return Averages(
             q_hat=means(_products(g, g)),
@@ -174,9 +223,16 @@ class Model:
             theta_hat=theta_hat / variance,
             loss=envelope - quadratic,
             envelope=envelope,
-            by_parts=chosen,
+            by_parts=share,
             proximal=proximal,
         )
+
+
+def choices(by_parts: float | None, smooth: bool) -> tuple[Float[Array, " shares"], float]:
+    """Shares of averages by parts to choose from, the preferred one first, and how much more that one may scatter."""
+    if by_parts is not None:
+        return np.array([float(by_parts)]), 1.0
+    return np.array([1.0 if smooth else _MIXTURE, 0.0]), _PREFERENCE
 
 
 def kappa(task: Task, point: Point) -> Float[Array, "r r"]:
@@ -195,7 +251,10 @@ def limiting_loss(task: Task, teacher_fields: Float[Array, "L t N"]) -> SampleLo
 
 def root(matrix: Float[Array, "r r"]) -> Float[Array, "r r"]:
     """Symmetric square root of a positive definite matrix."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    if matrix.size == 1:
+        values, vectors = matrix[0], np.ones((1, 1))
+    else:
+        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     if values[0] <= 0:
         raise ValueError(
             f"q must exceed theta theta^T/sigma^2; the lowest eigenvalue of the difference is {values[0]:.3g}"

@@ -36,7 +36,7 @@ class Branch:
         self.task, self.name = task, name
         self.m_columns = [] if place is None else [place]
         self.theta_columns = list(range(aligned))
-        self._n_logarithms = 2 * r
+        self._n_logarithms, self._diagonal = 2 * r, np.diag_indices(r)
         self.size = 2 * r + len(self.m_columns) + len(self.theta_columns)
         self._is_pass = name == "mixed" and r == 1
         # the sign of det J where its own unknown governs each equation, as for large alpha; it changes at a fold, and
@@ -47,11 +47,22 @@ class Branch:
         """Far from any solution, but in its basin for most tasks."""
         task = self.task
         r, variance = task.student_rank, task.sigma**2
-        delta = 0.05 * variance / (1 + alpha / 10)
-        V = variance / (3 * task.regularization + 0.1 * variance**2 * alpha)
+        delta = 0.08 * variance / (1 + alpha / 10)
+        V = variance / (task.regularization + 0.14 * variance**2 * alpha)
         theta = (0.1 if self._is_pass else 0.6) * variance
         overlaps = [0.28] * len(self.m_columns) + [theta] * len(self.theta_columns)
         return np.concatenate([np.full(r, np.log(delta)), np.full(r, np.log(V)), overlaps])
+
+    def relaxed(self, x: Float[Array, " k"], defects: Float[Array, " k"]) -> Float[Array, " k"]:
+        """A step towards a root along those unknowns in which damped iteration is stable, by their own equations."""
+        r, split = self.task.student_rank, self._n_logarithms + len(self.m_columns)
+        step = np.clip(0.5 * defects, -0.5, 0.5)
+        result = x.copy()
+        result[:r] += step[:r]
+        result[r : self._n_logarithms] -= step[r : self._n_logarithms]
+        if not self._is_pass:
+            result[split:] *= 1 + step[split:]
+        return result
 
     def point(self, x: Float[Array, " k"]) -> Point:
         """The overlaps that belong to the unknowns."""
@@ -59,10 +70,16 @@ class Branch:
         r, t, variance = task.student_rank, task.teacher_rank, task.sigma**2
         m, theta = np.zeros(r), np.zeros((r, t))
         split = 2 * r + len(self.m_columns)
-        m[self.m_columns] = x[2 * r : split]
-        theta[self.theta_columns, self.theta_columns] = x[split:]
-        q = np.diag(np.exp(x[:r])) + variance * np.outer(m, m) + theta @ theta.T / variance
-        return Point(q, m, np.diag(np.exp(x[r : 2 * r])), theta)
+        q, V = np.zeros((2, r, r))
+        if self.m_columns:
+            m[self.m_columns] = x[2 * r : split]
+            q += variance * m[:, None] * m
+        if self.theta_columns:
+            theta[self.theta_columns, self.theta_columns] = x[split:]
+            q += (theta[:, None] * theta).sum(axis=-1) / variance
+        delta, V[self._diagonal] = np.exp(x[: 2 * r]).reshape(2, r)
+        q[self._diagonal] += delta
+        return Point(q, m, V, theta)
 
     def unknowns(self, point: Point) -> Float[Array, " k"]:
         """The unknowns of a point that was given as a start. ValueError where it has none."""
@@ -103,24 +120,25 @@ class Branch:
 
     def scale(self, x: Float[Array, " k"]) -> Float[Array, " k"]:
         """Changes of the unknowns are relative to this: 1 for logarithms, themselves for the others."""
-        return np.concatenate([np.ones(self._n_logarithms), np.abs(x[self._n_logarithms :])])
+        result = np.abs(x)
+        result[: self._n_logarithms] = 1
+        return result
 
     def defects(self, x: Float[Array, " k"], alpha: float, averages: Averages) -> Float[Array, "k R"]:
         """How far each equation is from holding, relative to its unknown, for averages over R randomisations."""
-        task, point = self.task, self.point(x)
-        variance = task.sigma**2
-        V, delta = np.diag(point.V)[:, None], np.exp(x[: task.student_rank])[:, None]
-        diagonal = np.arange(task.student_rank)
+        r, penalty, variance = self.task.student_rank, self.task.regularization, self.task.sigma**2
+        split = self._n_logarithms + len(self.m_columns)
+        delta, V = np.exp(x[: self._n_logarithms]).reshape(2, r, 1)
         rows = [
-            V**2 * alpha * averages.q_hat[diagonal, diagonal] / delta - 1,
-            V * (task.regularization / variance + alpha * averages.V_hat[diagonal, diagonal]) - 1,
+            V**2 * alpha * averages.q_hat[self._diagonal] / delta - 1,
+            V * (penalty / variance + alpha * averages.V_hat[self._diagonal]) - 1,
         ]
         if self.m_columns:
             k = self.m_columns
-            rows.append(V[k] / variance * alpha * averages.m_hat[k] / point.m[k, None] - 1)
+            rows.append(V[k] / variance * alpha * averages.m_hat[k] / x[self._n_logarithms : split, None] - 1)
         if self.theta_columns:
             k = self.theta_columns
-            rows.append(V[k] * variance * alpha * averages.theta_hat[k, k] / point.theta[k, k][:, None] - 1)
+            rows.append(V[k] * variance * alpha * averages.theta_hat[k, k] / x[split:, None] - 1)
         return np.concatenate(rows)
 
 
@@ -139,7 +157,7 @@ class Evaluation:
     @cached_property
     def values(self) -> Float[Array, " k+1"]:
         """Means over the randomisations."""
-        return np.asarray(self.rows.mean(axis=1))
+        return np.asarray(self.rows.sum(axis=1) / self.rows.shape[1])
 
     @property
     def alpha(self) -> float:
@@ -150,12 +168,20 @@ class Evaluation:
 class BranchEquations:
     """The equations of a branch with fixed nodes: smooth functions of the unknowns, but for q^ where h* jumps."""
 
-    def __init__(self, branch: Branch, log2_nodes: int, seed: int, follow: float = 0.05) -> None:
-        """`follow`: over what relative change of the unknowns the samples' minima are followed, not searched anew."""
+    def __init__(
+        self, branch: Branch, log2_nodes: int, seed: int, *, follow: float = 0.05, smooth: bool = True
+    ) -> None:
+        """The equations with about 2^log2_nodes nodes.
+
+        `follow`: over what relative change of the unknowns the samples' minima are followed, not searched anew.
+        `smooth`: whether averages are by parts alone, which are smooth where h* jumps, or in a mixture that scatters
+        less where it does not.
+        """
         self.branch, self.log2_nodes, self.seed, self._follow = branch, log2_nodes, seed, follow
+        self._smooth = smooth
         self.model = model(branch.task, log2_nodes, seed)
         self.scale, self.parameter_slope = branch.scale, branch.parameter_slope
-        self._by_parts: bool | None = None  # once averages are taken by parts, they stay so
+        self._by_parts: float | None = None  # the share of averages by parts, once it is chosen
         self._searched: Evaluation | None = None  # the last for which minima were searched, and not followed from it
         self.n_evaluations = 0
 
@@ -165,8 +191,9 @@ class BranchEquations:
         last, alpha = self._searched, float(np.exp(parameter))
         close = last is not None and np.abs((x - last.x) / self.scale(last.x)).max() < self._follow
         near = last.averages.proximal if last is not None and close else None
-        averages = self.model.averages(self.branch.point(x), self._by_parts, near)
-        self._by_parts = averages.by_parts or None
+        averages = self.model.averages(self.branch.point(x), self._by_parts, near, self._smooth)
+        if averages.by_parts:  # if none are taken by parts, some may be later, at a better point
+            self._by_parts = averages.by_parts
         rows = [self.branch.defects(x, alpha, averages), alpha * averages.loss[None]]
         result = Evaluation(x, parameter, np.concatenate(rows), averages)
         if near is None:

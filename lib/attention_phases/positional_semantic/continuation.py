@@ -72,14 +72,17 @@ def newton(
 
     It ends when the next step is below the tolerance, relative to the scale of the unknowns.
     """
-    size = len(at.x)
+    size, last = len(at.x), np.inf
     for count in range(max_steps):
+        scale = equations.scale(at.x)
         try:
             step = np.asarray(np.linalg.solve(slopes[:size], -at.values[:size]), dtype=np.float64)
+            if np.abs(step / scale).max() > 3 * last:  # the updates have spoilt the Jacobian
+                slopes = jacobian(equations, at)
+                step = np.asarray(np.linalg.solve(slopes[:size], -at.values[:size]), dtype=np.float64)
         except np.linalg.LinAlgError:
             return at, slopes, False
-        scale = equations.scale(at.x)
-        relative = float(np.abs(step / scale).max())
+        relative = last = float(np.abs(step / scale).max())
         if relative <= tolerance:
             return at, slopes, True
         step *= min(1.0, 0.5 / relative)

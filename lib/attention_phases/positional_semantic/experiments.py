@@ -196,8 +196,8 @@ def threshold(
 ) -> dict[str, Any]:
     """One of the THRESHOLDS in alpha, for a student of rank one and a positional attention of ATTENTIONS.
 
-    "positional_begins_again" is the lower end of the piece of the positional branch to which large alpha belongs; where
-    there is one piece, it is that of "positional_begins".
+    "positional_begins_again" is the lower end of that piece of the positional branch to which large alpha belongs;
+    where there is one piece, it is that of "positional_begins".
 
     `status` is the kind of the threshold; where there is none it is what wins in all of the range (the branch that has
     no such end), and "not found" where the branch was not found or was lost. Where the accuracy was not reached, the

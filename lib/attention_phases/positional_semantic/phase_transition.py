@@ -47,6 +47,7 @@ End = Literal["lower", "upper"]
 _SEARCH = 11  # log2 of the number of nodes with which a threshold is located
 _THOROUGH = 16  # the same, where a branch is lost on the way to its end
 _FINEST = 19
+_SEARCHES = 4  # independent ones for the end of a branch
 _GAIN = 1.3  # powers of two by which the error of a threshold shrinks, about, with each doubling of the nodes
 _ROUGH = 1e-3  # relative accuracy of order parameters: the training loss has its square
 _NEAR = 0.01  # in log alpha: closer than this to where both branches are missing, a search ends
@@ -100,7 +101,7 @@ class _Line:
 
     def __init__(self, task: Task, name: str, log2_nodes: int, seed: int) -> None:
         follow = 0.3 if log2_nodes == _SEARCH else 0.05
-        self.equations = BranchEquations(Branch(task, name), log2_nodes, seed, follow)
+        self.equations = BranchEquations(Branch(task, name), log2_nodes, seed, follow=follow)
         self._last: Root | None = None
         self._is_root = False  # whether the last point is a root of these equations, and not of those it started from
         self._ends: list[NoSuchPointError] = []
@@ -223,7 +224,7 @@ def critical_alpha(
 ) -> Threshold:
     """alpha_c: where the training losses of two branches are equal. Above it the second branch has the lower loss.
 
-    Cui et al., section 5: the global minimum passes there from the positional to the semantic branch. Where one branch
+    Cui et al., 2024: the global minimum passes there from the positional to the semantic branch. Where one branch
     does not exist, the other counts as the lower.
 
     Args:
@@ -271,7 +272,7 @@ def linear_crossover_alpha(
 ) -> Threshold:
     """alpha_l: where the test error of the global minimum first falls below that of the linear baseline.
 
-    Cui et al., section 5. The positional minimum never does: its attention does not depend on the tokens, and
+    Cui et al., 2024. The positional minimum never does: its attention does not depend on the tokens, and
     of all such the baseline is the best. So alpha_l is alpha_c, where the test error jumps (kind "jump"), or a crossing
     on the semantic branch above it (kind "crossing").
 
@@ -321,17 +322,19 @@ class _NoRootError(Exception):
         self.alpha = alpha
 
 
-def _root(make: Callable[[int], _Difference], start: float, limits: Range, accuracy: float) -> tuple[float, float]:
-    """A root of a difference, with as many nodes as the accuracy takes (or with the most), and its standard error.
+def _root(
+    make: Callable[[int], _Difference], start: float, limits: Range, accuracy: float
+) -> tuple[float, float, float]:
+    """A root of a difference, its standard error and the slope there, with as many nodes as the accuracy takes.
 
     `make` gives the difference for a number of nodes.
     """
     log2_nodes = _SEARCH
-    alpha, error = _root_with_nodes(make(log2_nodes), start, limits, accuracy)
+    alpha, error, slope = _root_with_nodes(make(log2_nodes), start, limits, accuracy)
     while error > accuracy and log2_nodes < _FINEST:
         log2_nodes = _more_nodes(log2_nodes, error / accuracy)
-        alpha, error = _root_with_nodes(make(log2_nodes), alpha, limits, accuracy)
-    return alpha, error
+        alpha, error, slope = _root_with_nodes(make(log2_nodes), alpha, limits, accuracy)
+    return alpha, error, slope
 
 
 def _more_nodes(log2_nodes: int, factor: float) -> int:
@@ -339,7 +342,9 @@ def _more_nodes(log2_nodes: int, factor: float) -> int:
     return min(log2_nodes + max(1, round(float(np.log2(factor)) / _GAIN + 0.3)), _FINEST)
 
 
-def _root_with_nodes(difference: _Difference, start: float, limits: Range, accuracy: float) -> tuple[float, float]:
+def _root_with_nodes(
+    difference: _Difference, start: float, limits: Range, accuracy: float
+) -> tuple[float, float, float]:
     """Newton's method in log alpha, inside the bracket that the signs so far leave."""
     low, high = np.log(limits)
     below, above = -np.inf, np.inf
@@ -372,7 +377,7 @@ def _root_with_nodes(difference: _Difference, start: float, limits: Range, accur
         if abs(new - x) * np.exp(x) < max(accuracy, error) / 10:
             if not np.isfinite(value):
                 raise _NoRootError(float(np.exp(x)))
-            return float(np.exp(new)), error
+            return float(np.exp(new)), error, slope
         x = new
     raise ConvergenceError(
         f"the threshold was not found in {_MOST_STEPS} steps; the last alpha was {np.exp(x):g}",
@@ -408,7 +413,7 @@ class _Crossing:
         """The threshold of one task."""
         first, second = self.names
         try:
-            alpha, error = _root(partial(self._difference, task), self._start, self.limits, self.accuracy)
+            alpha, error, _ = _root(partial(self._difference, task), self._start, self.limits, self.accuracy)
         except _OutOfRangeError as end:
             winner = first if end.positive else second
             raise NoThresholdError(
@@ -472,8 +477,10 @@ class _Crossover:
             if none.winner == "positional":
                 raise NoThresholdError(f"{none}; it never beats the linear baseline", "linear") from None
         low = critical.value if critical else self.limits[0]
+        baseline = linear_baseline(task)
+        difference = partial(self._difference, task, baseline.test_error)
         try:
-            alpha, error = _root(partial(self._difference, task), low, (low, self.limits[1]), self.accuracy)
+            alpha, error, slope = _root(difference, low, (low, self.limits[1]), self.accuracy)
         except _OutOfRangeError as end:
             if critical and not end.positive:
                 return Threshold(critical.value, critical.standard_error, "jump")
@@ -483,15 +490,15 @@ class _Crossover:
                 f"{self.limits}, at whose end {end.alpha:g} the {winner} one still has the lower test error",
                 winner,
             ) from None
+        error = float(np.hypot(error, baseline.standard_error / slope))
         return _accurate(Threshold(alpha, error, "crossing"), self.accuracy)
 
-    def _difference(self, task: Task, log2_nodes: int) -> _Difference:
+    def _difference(self, task: Task, baseline: float, log2_nodes: int) -> _Difference:
         line = _Line(task, "semantic", log2_nodes, self.seed)
         before = self._line or (self._crossing.lines[1] if self._crossing.lines else None)
         if before:
             line.start_from(before)
         self._line = line
-        baseline = linear_baseline(task).test_error
 
         def difference(alpha: float) -> tuple[Float[Array, " R"], float]:
             line.move(alpha)
@@ -539,8 +546,11 @@ def spinodal_alpha(
     """Where a branch ends as alpha falls (end "lower") or rises ("upper"); beyond it the branch does not exist.
 
     The branch is followed by pseudo-arclength continuation to where alpha turns back along it: at a fold, or where its
-    overlaps vanish (kinds "fold" and "vanishes"). An eigenvalue of the map's derivative passes through 1 there. The
-    standard error is that of a root of the equations, ``l . F = 0`` with l the null vector of their Jacobian.
+    overlaps vanish (kinds "fold" and "vanishes"). An eigenvalue of the map's derivative passes through 1 there.
+
+    The end is the mean of four, each searched with nodes of its own, for where the curve is flat, jumps of the proximal
+    map make it rough, and its lowest place is a matter of chance. The standard error is the larger of that from their
+    scatter and that of a root of ``l . F = 0``, with F the equations and l the null vector of their Jacobian.
 
     Args:
         task: what is learned from what.
@@ -563,32 +573,36 @@ def spinodal_alpha(
     limits = _limits(alpha_range)
     accuracy, seed = _checked(accuracy, seed)
     direction = 1.0 if end == "upper" else -1.0
+    seeds = range(_SEARCHES * seed, _SEARCHES * (seed + 1))
     log2_nodes = _SEARCH
-    equations = BranchEquations(Branch(task, name), log2_nodes, seed, follow=0.3)
+    equations = BranchEquations(Branch(task, name), log2_nodes, seeds[0], follow=0.3)
     root = _first_root(equations, start)
     if root is None:
-        raise ConvergenceError(
+        raise NotFoundError(
             f"no {name} solution was found at multiples of alpha = {start:g}", last=None, residual=np.inf
         )
-    while True:
-        try:
-            way, turn, beyond = _turn(equations, root, direction, limits, accuracy)
-        except ConvergenceError:  # few nodes make steps of their own, which matter most near the end
-            if log2_nodes >= _THOROUGH:
-                raise
-            log2_nodes = min(log2_nodes + 2, _THOROUGH)
-            equations = BranchEquations(equations.branch, log2_nodes, seed, follow=0.3)
-            root = _nearest_root(equations, [root[0]])
-            continue
-        null = np.linalg.svd(turn.slopes[: len(turn.scale)] * turn.scale).U[:, -1]
-        moves = -(null @ turn.at.rows[: len(turn.scale)]) / (null @ equations.parameter_slope(turn.at))
-        alpha, error = turn.at.alpha * (1 + float(moves.mean())), turn.at.alpha * _standard_error(moves)
-        if error <= accuracy or log2_nodes == _FINEST:
-            break
-        log2_nodes = _more_nodes(log2_nodes, error / accuracy)
-        equations = BranchEquations(equations.branch, log2_nodes, seed, follow=0.3)
-        root = _nearest_root(equations, way)
+    equations, way, turn, beyond = _turn_with_enough_nodes(equations, root, direction, limits, accuracy)
+    alpha, error = _end(equations, turn)
+    while log2_nodes < _FINEST and (log2_nodes == _SEARCH or error > accuracy):
+        log2_nodes = _more_nodes(log2_nodes, max(error / accuracy, 2.0))
+        found = []
+        for each in seeds:
+            equations = BranchEquations(equations.branch, log2_nodes, each, follow=0.3)
+            root = _nearest_root(equations, way)
+            equations, way, turn, beyond = _turn_with_enough_nodes(equations, root, direction, limits, accuracy)
+            found.append(_end(equations, turn))
+        alphas, errors = np.array(found).T
+        alpha = float(alphas.mean())
+        error = max(_standard_error(alphas), float(np.sqrt((errors**2).sum())) / _SEARCHES)
     return _accurate(Threshold(alpha, error, _kind_of_end(equations, turn, beyond, error)), accuracy)
+
+
+def _end(equations: BranchEquations, turn: Place[Evaluation]) -> tuple[float, float]:
+    """The alpha of a turn, and its standard error at that place of the curve."""
+    size = len(turn.scale)
+    null = np.linalg.svd(turn.slopes[:size] * turn.scale).U[:, -1]
+    moves = -(null @ turn.at.rows[:size]) / (null @ equations.parameter_slope(turn.at))
+    return turn.at.alpha * (1 + float(moves.mean())), turn.at.alpha * _standard_error(moves)
 
 
 @one_thread
@@ -658,7 +672,7 @@ def stability_alpha(
         return difference
 
     try:
-        alpha, error = _root(make, start, limits, accuracy)
+        alpha, error, _ = _root(make, start, limits, accuracy)
     except (_OutOfRangeError, _NoRootError) as stop:
         raise NoThresholdError(
             f"alpha_range must have in it where the {name} branch ceases to be a minimum; got {limits}, and it is one "
@@ -668,10 +682,28 @@ def stability_alpha(
     return _accurate(Threshold(alpha, error, "exchange"), accuracy)
 
 
-def _turn(
+_Turn = tuple[list[Evaluation], Place[Evaluation], Iterator[Place[Evaluation]]]
+"""Roots on the way to where alpha turns back along a branch, the place where it does, and the places beyond."""
+
+
+def _turn_with_enough_nodes(
     equations: BranchEquations, root: Root, direction: float, limits: Range, accuracy: float
-) -> tuple[list[Evaluation], Place[Evaluation], Iterator[Place[Evaluation]]]:
-    """Roots on the way to where alpha turns back along a branch, the place where it does, and those beyond."""
+) -> tuple[BranchEquations, *_Turn]:
+    """The turn, and the equations with which it was found: with more nodes where the branch is lost on the way.
+
+    Few nodes make the curve rough, most so near its end.
+    """
+    try:
+        return equations, *_turn(equations, root, direction, limits, accuracy)
+    except ConvergenceError:
+        if equations.log2_nodes >= _THOROUGH:
+            raise
+    finer = BranchEquations(equations.branch, min(equations.log2_nodes + 2, _THOROUGH), equations.seed, follow=0.3)
+    return _turn_with_enough_nodes(finer, _nearest_root(finer, [root[0]]), direction, limits, accuracy)
+
+
+def _turn(equations: BranchEquations, root: Root, direction: float, limits: Range, accuracy: float) -> _Turn:
+    """Follow a branch to where alpha turns back along it."""
     way = [root[0]]
     places = walk(equations, *root, direction, _ROUGH)
     for before, after in places:

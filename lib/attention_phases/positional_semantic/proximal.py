@@ -37,7 +37,7 @@ class ProximalPoint:
     Attributes:
         minimizer: h*, (L, r, n).
         objective: value of the whole objective at h*, (n,): the Moreau envelope of ell at w.
-        residual: g = V^-1 (h* - w), (L, r, n).
+        fields: w, (L, r, n).
         rival: the lowest other local minimum that was found, (L, r, n); equal to h* where there is none.
         rival_objective: the objective there, (n,); infinite where there is none.
         V: the response, (r, r).
@@ -46,11 +46,19 @@ class ProximalPoint:
 
     minimizer: Float[Array, "L r n"]
     objective: Float[Array, " n"]
-    residual: Float[Array, "L r n"]
+    fields: Float[Array, "L r n"]
     rival: Float[Array, "L r n"]
     rival_objective: Float[Array, " n"]
     V: Float[Array, "r r"]
     loss: SampleLoss
+
+    @cached_property
+    def residual(self) -> Float[Array, "L r n"]:
+        """g = V^-1 (h* - w)."""
+        precision, away = np.linalg.inv(self.V), self.minimizer - self.fields
+        if len(self.V) == 1:
+            return np.asarray(precision[0, 0] * away)
+        return np.asarray(np.tensordot(precision, away, axes=(1, 1)).swapaxes(0, 1))
 
     @cached_property
     def derivative(self) -> Float[Array, "L r L r n"]:
@@ -58,7 +66,7 @@ class ProximalPoint:
         n_tokens, rank, n = self.minimizer.shape
         precision = np.asarray(np.linalg.inv(self.V), dtype=np.float64)
         if n_tokens == 2 and rank == 1:
-            return two_token_derivatives(self.minimizer, self.loss, float(precision[0, 0]), self.minimizer)
+            return two_token_derivatives(self.loss, float(precision[0, 0]), self.minimizer)
         # from V^-1 (dh* - dw) = -H dh*:  dg/dw = -V^-1 (V^-1 + H)^-1 H
         size = n_tokens * rank
         hessian = self.loss.hessian(self.minimizer).reshape(size, size, n)
@@ -89,23 +97,27 @@ def proximal_map(
         ConvergenceError: a descent did not end at a stationary point (`last`: the minimisers found, (L, r, n)).
     """
     n_tokens, _, n = loss.cross.shape
-    w = _checks.array("fields", fields, (n_tokens, None, n))
+    w = _checks.array("fields", fields, (n_tokens, None, n)).copy()
     rank = w.shape[1]
-    response = _response(V, rank)
-    precision = np.asarray(np.linalg.inv(response), dtype=np.float64)
+    return global_minima(w, loss, response(V, rank), near)
 
+
+def global_minima(
+    w: Float[Array, "L r n"], loss: SampleLoss, V: Float[Array, "r r"], near: ProximalPoint | None
+) -> ProximalPoint:
+    """`proximal_map`, for arguments that need no check."""
     start = None if near is None else Minima(near.minimizer, near.objective, near.rival, near.rival_objective)
-    if n_tokens == 2 and rank == 1:
-        found = two_token_minima(w, loss, float(precision[0, 0]), start, _LIMITS)
-    elif n_tokens == rank == 2:
-        found = two_column_minima(w, loss, precision, start, _LIMITS)
+    if w.shape[:2] == (2, 1):
+        found = two_token_minima(w, loss, 1 / float(V[0, 0]), start, _LIMITS)
+    elif w.shape[:2] == (2, 2):
+        found = two_column_minima(w, loss, np.asarray(np.linalg.inv(V), dtype=np.float64), start, _LIMITS)
     else:
-        found = minima(w, loss, precision, start, _LIMITS)
-    residual = np.tensordot(precision, found.lowest - w, axes=(1, 1)).swapaxes(0, 1)
-    return ProximalPoint(found.lowest, found.value, residual, found.rival, found.rival_value, response, loss)
+        found = minima(w, loss, np.asarray(np.linalg.inv(V), dtype=np.float64), start, _LIMITS)
+    return ProximalPoint(found.lowest, found.value, w, found.rival, found.rival_value, V, loss)
 
 
-def _response(V: float | Float[ArrayLike, "r r"], rank: int) -> Float[Array, "r r"]:
+def response(V: float | Float[ArrayLike, "r r"], rank: int) -> Float[Array, "r r"]:
+    """V as a matrix. ValueError where it is none, not symmetric or not positive definite."""
     if np.ndim(V) == 0 and rank == 1:
         return np.array([[_checks.real("V", V, 0, open_low=True)]])
     matrix = _checks.array("V", V, (rank, rank))

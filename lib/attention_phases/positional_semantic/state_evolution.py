@@ -5,6 +5,7 @@ follow a branch in `continuation`. A fixed point is searched with few nodes, and
 takes.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,14 +27,17 @@ from attention_phases.positional_semantic.averages import (
 )
 from attention_phases.positional_semantic.branches import BRANCHES, Branch, BranchEquations, Evaluation
 from attention_phases.positional_semantic.continuation import Place, jacobian, newton, turning_point, walk
+from attention_phases.positional_semantic.proximal import response
 from attention_phases.positional_semantic.teacher_student import Task
 
 Array = NDArray[np.float64]
 BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
-_GAIN = 1.3  # errors shrink about by this many powers of two with each doubling of the nodes
+_GAIN, _GAIN_WITH_JUMPS = 1.6, 1.3  # errors shrink at least by about so many powers of two with twice the nodes
+_FEW_JUMPS = 3e-3  # density of jumps, in units of the inverse width of the fields, that does not harm averages
 _SEARCH = 11  # log2 of the number of nodes with which a branch is searched and followed
+_ROUGHEST = 9  # the same, for the first steps from a guess
 _THOROUGH = 14  # the same, where fewer leave it open whether the branch exists
 _MOST_THOROUGH = 17  # the same, where a branch is lost
 _FINEST = 21
@@ -56,6 +60,7 @@ def state_evolution_step(
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 8, _FINEST)
     seed = _checks.integer("seed", seed, 0)
     point = Point.of(task, overlaps)
+    response(point.V, task.student_rank)
     averages = model(task, log2_nodes, seed).averages(point)
     return next_point(task, alpha, averages).public()
 
@@ -238,7 +243,7 @@ def root_near(equations: BranchEquations, at: Evaluation) -> Root | None:
     It is not on its continuation beyond a fold, nor are its overlaps noise.
     """
     branch = equations.branch
-    root, _, converged = newton(equations, at, jacobian(equations, at), _ROUGH)
+    root, _, converged = newton(equations, at, jacobian(equations, at), 2 * _ROUGH)
     if not (converged and branch.exists(root.x)):
         return None
     slopes = jacobian(equations, root)
@@ -247,16 +252,14 @@ def root_near(equations: BranchEquations, at: Evaluation) -> Root | None:
 
 
 def root_from_guess(equations: BranchEquations, alpha: float) -> Root | None:
-    """A root of this branch from the guess, after a few steps that bring Delta and V to their scales."""
+    """A root of this branch from the guess, after a few steps that bring the unknowns to their scales."""
     branch = equations.branch
-    r = branch.task.student_rank
-    at = equations.evaluate(branch.guess(alpha), np.log(alpha))
+    rough = BranchEquations(branch, _ROUGHEST, equations.seed, follow=0.5)
+    x = branch.guess(alpha)
     for _ in range(5):
-        x = at.x.copy()
-        x[:r] += np.clip(0.5 * at.values[:r], -0.5, 0.5)
-        x[r : 2 * r] -= np.clip(0.5 * at.values[r : 2 * r], -0.5, 0.5)
-        at = equations.evaluate(x, at.parameter)
-    return root_near(equations, at)
+        x = branch.relaxed(x, rough.evaluate(x, np.log(alpha)).values[: branch.size])
+    equations.n_evaluations += rough.n_evaluations
+    return root_near(equations, equations.evaluate(x, np.log(alpha)))
 
 
 def find_root(equations: BranchEquations, alpha: float) -> Root:
@@ -374,24 +377,34 @@ def _refine(equations: BranchEquations, found: Root, alpha: float, accuracy: flo
     """
     search, branch, n_evaluations = equations, equations.branch, equations.n_evaluations
     at, slopes = found
+    if at.averages.proximal.objective.shape[-1] != equations.n_nodes:  # it was found with more nodes
+        at = equations.evaluate(at.x, at.parameter)
     test_slope = equations.test_loss_slope(at.x)
-    worst = _worst_error(equations, at, slopes, test_slope)
+    worst = _worst(*_errors(equations, at, slopes, test_slope))
     log2_nodes = equations.log2_nodes
     while True:
-        more = max(1, round(float(np.log2(worst / accuracy)) / _GAIN + 0.3))
+        width = np.sqrt(np.trace(branch.point(at.x).q))  # of the fields
+        jumps = bool(equations.jump_density(at).mean() * width > _FEW_JUMPS)
+        gain = _GAIN_WITH_JUMPS if jumps else _GAIN
+        more = max(1, math.ceil(float(np.log2(worst / accuracy)) / gain))
         if log2_nodes + more > _FINEST and log2_nodes > search.log2_nodes:
             break  # out of reach
         log2_nodes = min(log2_nodes + more, _FINEST)
-        equations = BranchEquations(branch, log2_nodes, search.seed)
-        at, slopes, converged = newton(equations, equations.evaluate(at.x, at.parameter), slopes, accuracy / 20)
-        n_evaluations += equations.n_evaluations
+        start = at.x
+        for smooth in (False, True) if not jumps else (True,):  # a mixture with jumps may be too rough for a root
+            equations = BranchEquations(branch, log2_nodes, search.seed, smooth=smooth)
+            at, slopes, converged = newton(equations, equations.evaluate(start, at.parameter), slopes, accuracy / 20)
+            n_evaluations += equations.n_evaluations
+            if converged:
+                break
         if not (converged and branch.exists(at.x)) and search.log2_nodes < _THOROUGH:
             search = BranchEquations(branch, search.log2_nodes + 3, search.seed, follow=0.5)
             return _refine(search, find_root(search, alpha), alpha, accuracy, must_converge)
-        worst = _worst_error(equations, at, slopes, test_slope)
+        values, errors = _errors(equations, at, slopes, test_slope)
+        worst = _worst(values, errors)
         if not converged or worst <= accuracy or log2_nodes >= _FINEST:
             break
-    point = _fixed_point(equations, at, alpha, slopes, test_slope, converged, n_evaluations)
+    point = _fixed_point(equations, at, alpha, values, errors, converged, n_evaluations)
     if must_converge and not (converged and worst <= accuracy):
         what = f"relative standard error {worst:.2g}" if converged else f"residual {point.residual:.2g}"
         raise ConvergenceError(
@@ -401,6 +414,11 @@ def _refine(equations: BranchEquations, found: Root, alpha: float, accuracy: flo
             residual=point.residual,
         )
     return point
+
+
+def _jumps(density: Float[Array, " R"]) -> bool:
+    """Whether this density of jumps is more than noise."""
+    return bool(density.mean() > 3 * _standard_error(density))
 
 
 def _errors(
@@ -426,12 +444,9 @@ def _errors(
     return values, errors
 
 
-def _worst_error(
-    equations: BranchEquations, at: Evaluation, slopes: Float[Array, "k+1 k"], test_slope: Float[Array, " k"]
-) -> float:
+def _worst(values: dict[str, Any], errors: dict[str, Any]) -> float:
     """The largest relative standard error of what does not vanish."""
     worst = 0.0
-    values, errors = _errors(equations, at, slopes, test_slope)
     for name, value in values.items():
         value, error = np.atleast_1d(value), np.atleast_1d(errors[name])
         some = value != 0
@@ -443,14 +458,13 @@ def _fixed_point(
     equations: BranchEquations,
     at: Evaluation,
     alpha: float,
-    slopes: Float[Array, "k+1 k"],
-    test_slope: Float[Array, " k"],
+    values: dict[str, Any],
+    errors: dict[str, Any],
     converged: bool,
     n_evaluations: int,
 ) -> FixedPoint:
     branch, task = equations.branch, equations.branch.task
     point = branch.point(at.x)
-    values, errors = _errors(equations, at, slopes, test_slope)
     density = equations.jump_density(at)
     replicon = equations.pointwise_replicon(at)
     errors["free_energy"] = float(_standard_error(alpha * at.averages.envelope))
@@ -458,7 +472,6 @@ def _fixed_point(
     if task.student_rank == task.teacher_rank == 1:
         errors |= {name: float(errors[name].item()) for name in ("q", "m", "V", "theta")}
     public = point.public()
-    jumps = density.mean() > 3 * errors["jump_density"]
     return FixedPoint(
         task=task,
         alpha=alpha,
@@ -475,11 +488,13 @@ def _fixed_point(
         converged=converged,
         jump_density=float(density.mean()),
         pointwise_replicon=replicon,
-        replicon=np.inf if jumps else replicon,
+        replicon=np.inf if _jumps(density) else replicon,
         n_nodes=equations.n_nodes,
         n_evaluations=n_evaluations,
     )
 
 
 def _standard_error(values: Float[Array, "*k R"]) -> Float[Array, " *k"]:
-    return np.asarray(values.std(axis=-1, ddof=1) / np.sqrt(values.shape[-1]))
+    n = values.shape[-1]
+    deviations = values - values.sum(axis=-1, keepdims=True) / n
+    return np.asarray(np.sqrt((deviations**2).sum(axis=-1) / (n * (n - 1))))
