@@ -123,6 +123,55 @@ TABLES = {
             "accuracy": (0.005,),
         },
     ),
+    "thresholds-sigma": Table(
+        experiments.threshold,
+        {
+            "quantity": experiments.ENDS_AND_CROSSINGS,
+            "omega": (0.3,),
+            "sigma": (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7),
+            "regularization": (0.01,),
+            "attention": ("symmetric",),
+            "accuracy": (0.005,),
+        },
+    ),
+    "thresholds-lambda": Table(
+        experiments.threshold,
+        {
+            "quantity": experiments.ENDS_AND_CROSSINGS,
+            "omega": (0.3,),
+            "sigma": (0.5,),
+            "regularization": (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03),
+            "attention": ("symmetric",),
+            "accuracy": (0.005,),
+        },
+    ),
+    "thresholds-averse": Table(
+        experiments.threshold,
+        {
+            "quantity": experiments.ENDS_AND_CROSSINGS,
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "sigma": (0.5,),
+            "regularization": (0.01,),
+            "attention": ("averse",),
+            "accuracy": (0.005,),
+        },
+    ),
+    "rank-two-thresholds": Table(
+        experiments.rank_two_threshold,
+        {
+            "quantity": tuple(experiments.RANK_TWO_THRESHOLDS),
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "accuracy": (0.01,),
+        },
+    ),
+    "rank-two": Table(
+        experiments.rank_two_point,
+        {
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "alpha": (1.0, 1.25, 1.5, 2.0, 3.0, 4.5, 6.0),
+            "branch": ("uninformed", "positional", "semantic", "mixed"),
+        },
+    ),
     "random-starts": Table(
         experiments.random_start,
         {
