@@ -484,10 +484,11 @@ class _Crossover:
             if none.winner == "positional":
                 raise NoThresholdError(f"{none}; it never beats the linear baseline", "linear") from None
         low = critical.value if critical else self.limits[0]
+        start = critical.value if critical else self._crossing.last
         baseline = linear_baseline(task)
         difference = partial(self._difference, task, baseline.test_error)
         try:
-            alpha, error, slope = _root(difference, low, (low, self.limits[1]), self.accuracy)
+            alpha, error, slope = _root(difference, start, (low, self.limits[1]), self.accuracy)
         except _OutOfRangeError as end:
             if critical and not end.positive:
                 return Threshold(critical.value, critical.standard_error, "jump")
@@ -497,7 +498,6 @@ class _Crossover:
                 f"{self.limits}, at whose end {end.alpha:g} the {winner} one still has the lower test error",
                 winner,
             ) from None
-        error = float(np.hypot(error, baseline.standard_error / slope))
         except _NoRootError as end:
             raise ConvergenceError(
                 f"the test error of attention does not cross that of the linear baseline: at alpha = {end.alpha:.4g}, "
@@ -505,6 +505,7 @@ class _Crossover:
                 last=None,
                 residual=np.inf,
             ) from None
+        error = float(np.hypot(error, baseline.standard_error / slope))
         return _accurate(Threshold(alpha, error, "crossing"), self.accuracy)
 
     def _difference(self, task: Task, baseline: float, log2_nodes: int) -> _Difference:
