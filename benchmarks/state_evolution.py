@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from attention_phases._blas import one_thread
 from attention_phases.positional_semantic import FixedPoint, SampleLoss, Task, solve_state_evolution
+from attention_phases.positional_semantic.published_rule import degree_seven_rule
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import softmax
@@ -42,28 +43,6 @@ class Overlaps(NamedTuple):
     m: float
     V: float
     theta: float
-
-
-def degree_seven_rule() -> tuple[Array, Array]:
-    """The fully symmetric 12-point rule of degree 7 for two standard normal variables: nodes (2, 12), weights (12,).
-
-    Points (r, 0) with r^2 = 6 and weight 1/36, and (s, s) with s^2 the two roots of x^2 - 9 x/2 + 9/4, follow from the
-    moments up to x^6 and x^4 y^2.
-    """
-    far, near = (9 + np.sqrt(45)) / 4, (9 - np.sqrt(45)) / 4
-    # b + c = 8/9 and b far + c near = 2/3, for four points each
-    b = (2 / 3 - 8 / 9 * near) / (far - near)
-    sets = [
-        (np.sqrt(6), 0.0, 1 / 36),
-        (np.sqrt(far), np.sqrt(far), b / 4),
-        (np.sqrt(near), np.sqrt(near), (8 / 9 - b) / 4),
-    ]
-    nodes, weights = [], []
-    for x, y, weight in sets:
-        corners = {(x, y), (-x, y), (x, -y), (-x, -y)} if y else {(x, 0.0), (-x, 0.0), (0.0, x), (0.0, -x)}
-        nodes += sorted(corners)
-        weights += [weight] * len(corners)
-    return np.array(nodes).T, np.array(weights)
 
 
 def proximal_as_printed(w: Array, teacher: Array, V: float) -> Array:

@@ -21,7 +21,7 @@ def test_a_table_covers_its_grid_once(name: str) -> None:
     expected = pd.MultiIndex.from_product([list(values) for values in grid.values()], names=list(grid))
     assert table.set_index(list(grid)).index.sort_values().equals(expected.sort_values())
     missing = table.isna().any(axis=1)  # only where a column says why
-    assert not missing.any() or (table.loc[missing, "status"] != "solved").all()
+    assert not missing.any() or (~table.loc[missing, "status"].isin(["solved", "crossing", "jump"])).all()
 
 
 @pytest.mark.parametrize("name", list(stored.TABLES))

@@ -97,12 +97,79 @@ TABLES = {
     "thresholds": Table(
         experiments.threshold,
         {
-            "quantity": tuple(experiments.THRESHOLDS),
+            "quantity": ("critical", "linear_crossover"),
             "omega": tuple(step / 50 for step in range(31)),
             "sigma": (0.5,),
             "regularization": (0.01,),
             "attention": ("symmetric",),
             "accuracy": (0.002,),
+        },
+    ),
+    "branch-ends": Table(
+        experiments.threshold,
+        {
+            "quantity": (
+                "semantic_begins",
+                "semantic_is_minimum_from",
+                "positional_begins",
+                "positional_is_minimum_to",
+                "positional_ends",
+                "positional_begins_again",
+            ),
+            "omega": tuple(step / 25 for step in range(16)),
+            "sigma": (0.5,),
+            "regularization": (0.01,),
+            "attention": ("symmetric",),
+            "accuracy": (0.005,),
+        },
+    ),
+    "thresholds-sigma": Table(
+        experiments.threshold,
+        {
+            "quantity": experiments.ENDS_AND_CROSSINGS,
+            "omega": (0.3,),
+            "sigma": (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7),
+            "regularization": (0.01,),
+            "attention": ("symmetric",),
+            "accuracy": (0.005,),
+        },
+    ),
+    "thresholds-lambda": Table(
+        experiments.threshold,
+        {
+            "quantity": experiments.ENDS_AND_CROSSINGS,
+            "omega": (0.3,),
+            "sigma": (0.5,),
+            "regularization": (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03),
+            "attention": ("symmetric",),
+            "accuracy": (0.005,),
+        },
+    ),
+    "thresholds-averse": Table(
+        experiments.threshold,
+        {
+            "quantity": experiments.ENDS_AND_CROSSINGS,
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "sigma": (0.5,),
+            "regularization": (0.01,),
+            "attention": ("averse",),
+            "accuracy": (0.005,),
+        },
+    ),
+    "rank-two-thresholds": Table(
+        experiments.rank_two_threshold,
+        {
+            "quantity": tuple(experiments.RANK_TWO_THRESHOLDS),
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "accuracy": (0.01,),
+        },
+    ),
+    "rank-two": Table(
+        experiments.rank_two_point,
+        {
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "alpha": (1.0, 1.25, 1.5, 2.0, 3.0, 4.5, 6.0),
+            "branch": ("uninformed", "positional", "semantic", "mixed"),
         },
     ),
     "random-starts": Table(

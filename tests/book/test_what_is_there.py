@@ -5,26 +5,34 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import attention_phases.positional_semantic as part
 import pytest
-from attention_phases import stored
+from attention_phases import focus_dilution, positional_semantic, stored
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 
 
-def rows(page: str) -> list[str]:
-    """The rows of a page's tables on Part I."""
-    text, _, _ = (BOOK / f"{page}.md").read_text(encoding="utf-8").partition("\n## Part II")
-    return [line for line in text.splitlines() if line.startswith("| ") and "`" in line]
+def rows(page: str) -> list[tuple[ModuleType, str]]:
+    """The rows of a page's tables that have code in them, each with the part that its names are in."""
+    first, _, second = (BOOK / f"{page}.md").read_text(encoding="utf-8").partition("\n## Part II")
+    return [
+        (part, line)
+        for part, text in ((positional_semantic, first), (focus_dilution, second))
+        for line in text.splitlines()
+        if line.startswith("| ") and "`" in line
+    ]
 
 
 def names(text: str) -> list[str]:
-    """What is set as code and can be a name: `Task.omega`, not `method="adam"`."""
-    return re.findall(r"`([A-Za-z_][\w.]*)`", text)
+    """What is set as code and can be a name: `Task.omega`, `gradient_flow` of a call, not `method="adam"`."""
+    return re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", text)
 
 
-def exists(name: str) -> bool:
+def exists(part: ModuleType, name: str) -> bool:
     """Whether the part, or the module of stored tables, has such a name."""
     first, *rest = name.removeprefix("stored.").split(".")
     owner = getattr(stored if name.startswith("stored.") else part, first, None)
@@ -56,14 +64,13 @@ def test_the_map_of_the_chapters_links_every_chapter() -> None:
     assert set(re.findall(r'href="([\w-]+/[\w-]+)\.html"', text)) == chapters()
 
 
-@pytest.mark.parametrize("row", rows("notation"))
-def test_a_name_of_the_notation_exists_unless_it_is_planned(row: str) -> None:
-    for name in names(row):
-        assert exists(name) is ("planned" not in row), name
+@pytest.mark.parametrize(("part", "row"), rows("notation"))
+def test_a_name_of_the_notation_exists(part: ModuleType, row: str) -> None:
+    assert [name for name in names(row) if not exists(part, name)] == []
 
 
-@pytest.mark.parametrize("row", rows("paper-map"))
-def test_a_name_in_the_map_of_the_papers_exists_unless_it_is_planned(row: str) -> None:
+@pytest.mark.parametrize(("part", "row"), rows("paper-map"))
+def test_a_name_in_the_map_of_the_papers_exists_unless_it_is_planned(part: ModuleType, row: str) -> None:
     there, _, planned = row.partition("*planned*")
-    assert [name for name in names(there) if not exists(name)] == []
-    assert [name for name in names(planned) if exists(name)] == []
+    assert [name for name in names(there) if not exists(part, name)] == []
+    assert [name for name in names(planned) if exists(part, name)] == []

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from attention_phases import stored
 from attention_phases.positional_semantic import Task, minimize_risk
-from attention_phases.positional_semantic.experiments import fixed_point, lowest_minimum
+from attention_phases.positional_semantic.experiments import (
+    fixed_point,
+    lowest_minimum,
+    rank_two_threshold,
+    threshold,
+)
 
 
 def test_a_fixed_point_that_does_not_exist_says_why() -> None:
@@ -64,3 +69,61 @@ def test_distances_of_copies_come_out_again(row: int) -> None:
     error = np.hypot(kept["ratio_error"], again["ratio_error"])
     # the fixed point may come out within its accuracy of 0.2 %, and the ratio with it
     assert abs(again["ratio"] - kept["ratio"]) <= 5 * error + 5e-3 * kept["ratio"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("thresholds", (15, 40)),
+        ("thresholds-sigma", (4, 12, 20)),
+        ("thresholds-lambda", (4, 11, 18)),
+        ("thresholds-averse", (3, 14)),
+        ("rank-two-thresholds", (3, 9, 15)),
+    ],
+)
+def test_thresholds_of_the_tables_come_out_again(name: str, rows: tuple[int, ...]) -> None:
+    for row in rows:
+        kept = stored.load(name).iloc[row]
+        again = stored.recompute(name, kept)
+        assert again["status"] == kept["status"]
+        if not np.isnan(kept["alpha"]):
+            error = np.hypot(kept["alpha_error"], again["alpha_error"])
+            assert abs(again["alpha"] - kept["alpha"]) <= 5 * error + 1e-3 * kept["alpha"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [23, 75, 111, 167])
+def test_points_of_rank_two_come_out_again(row: int) -> None:
+    kept = stored.load("rank-two").iloc[row]
+    again = stored.recompute("rank-two", kept)
+    assert again["status"] == kept["status"] == "solved"
+    for name in ("train_loss", "test_error"):
+        error = np.hypot(kept[f"{name}_error"], again[f"{name}_error"])
+        assert abs(again[name] - kept[name]) <= 5 * error + 1e-3 * kept[name]
+
+
+def test_with_rank_two_the_mixed_minimum_is_the_lowest_once_it_is_there() -> None:
+    """For alpha from 1 to 6 and omega from 0 to 0.5; by more than five standard errors from the others."""
+    table = stored.load("rank-two")
+    solved = table[table["status"] == "solved"].set_index(["omega", "alpha", "branch"])
+    mixed = solved.xs("mixed", level="branch")
+    for branch in ("uninformed", "positional", "semantic"):
+        other = solved.xs(branch, level="branch")
+        both = mixed.index.intersection(other.index)
+        assert len(both) > 20
+        gap = other.loc[both, "train_loss"] - mixed.loc[both, "train_loss"]
+        error = np.hypot(other.loc[both, "train_loss_error"], mixed.loc[both, "train_loss_error"])
+        assert (gap > 5 * error).all()
+
+
+@pytest.mark.parametrize("arguments", [("best", 0.3), ("mixed_born", 1.3)])
+def test_bad_thresholds_of_rank_two_are_refused(arguments: tuple[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"quantity must be one of|omega must be a number in \[0, 1\]"):
+        rank_two_threshold(*arguments, accuracy=0.01)
+
+
+@pytest.mark.parametrize(("quantity", "attention"), [("best", "symmetric"), ("critical", "best")])
+def test_bad_thresholds_are_refused(quantity: str, attention: str) -> None:
+    with pytest.raises(ValueError, match=r"(quantity|attention) must be one of"):
+        threshold(quantity, 0.3, 0.5, 0.01, attention, 0.01)

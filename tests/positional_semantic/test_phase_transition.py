@@ -237,6 +237,36 @@ def test_a_branch_loses_stability_where_the_pass_joins_it(branch: Any, which: An
         solve_state_evolution(Task(), alpha.value / inwards, "mixed")
 
 
+@pytest.mark.slow
+def test_the_semantic_branch_is_born_where_the_uninformed_one_ceases_to_be_a_minimum() -> None:
+    """Found from both sides: where its overlap vanishes, and where the map's derivative at the parent is 1."""
+    born = stability_alpha(Task(), "uninformed", end="upper", start=0.8)
+    ended = end(0.3, "semantic", "lower", 1.0)
+    assert abs(born.value - ended.value) < 4 * np.hypot(born.standard_error, ended.standard_error)
+
+
+@pytest.mark.slow
+def test_the_positional_branch_is_born_where_the_uninformed_one_ceases_to_be_a_minimum() -> None:
+    born = stability_alpha(Task(), "uninformed", overlap="m", end="upper", start=0.1)
+    ended = end(0.3, "positional", "lower", 1.0)
+    assert abs(born.value - ended.value) < 4 * np.hypot(born.standard_error, ended.standard_error)
+
+
+@pytest.mark.slow
+def test_the_mixed_branch_of_rank_two_grows_from_where_the_positional_one_ceases_to_be_a_minimum() -> None:
+    """theta^2 grows from nothing about in proportion to the distance: the transition is continuous."""
+    task = Task(student_rank=2)
+    born = stability_alpha(task, "positional", end="upper", start=0.6, accuracy=0.02)
+    squares = []
+    for alpha in (1.3 * born.value, 1.6 * born.value):
+        point = solve_state_evolution(task, alpha, "mixed", accuracy=0.02)
+        squares.append(np.asarray(point.theta)[0, 0] ** 2)
+        assert point.train_loss < solve_state_evolution(task, alpha, "positional", accuracy=0.02).train_loss
+    assert 1.5 < squares[1] / squares[0] < 3
+    theta = np.sqrt(squares[0])
+    assert theta < 0.06  # of 0.25, which it tends to
+
+
 def test_a_branch_that_goes_on_has_no_end_in_the_range() -> None:
     with pytest.raises(NoThresholdError) as none:
         spinodal_alpha(Task(), "positional", end="upper", alpha_range=(0.1, 10))
@@ -298,7 +328,9 @@ def test_bad_arguments_are_refused(function: Any, arguments: dict[str, Any], mes
         (lambda: spinodal_alpha(Task(), "semantic", end="left"), "end must be one of"),  # type: ignore[arg-type]
         (lambda: spinodal_alpha(Task(), "semantic", start=0), "start"),
         (lambda: stability_alpha(Task(), "mixed"), "branch must be one of"),
-        (lambda: stability_alpha(Task(student_rank=2), "semantic"), "student_rank"),
+        (lambda: stability_alpha(Task(student_rank=3), "semantic"), "student_rank"),
+        (lambda: stability_alpha(Task(student_rank=2, teacher_rank=2), "semantic"), "teacher_rank"),
+        (lambda: stability_alpha(Task(), "semantic", overlap="theta"), "overlap must be one of 'm'"),
     ],
 )
 def test_bad_calls_are_refused(call: Any, message: str) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from attention_phases import _checks
 from attention_phases.errors import ConvergenceError
+from attention_phases.positional_semantic.branches import Branch, BranchEquations
 from attention_phases.positional_semantic.gamp import gamp
 from attention_phases.positional_semantic.minimization import Fit, Method, minimize_risk
 from attention_phases.positional_semantic.phase_transition import (
@@ -24,6 +25,8 @@ from attention_phases.positional_semantic.replica_symmetry import distance_ratio
 from attention_phases.positional_semantic.state_evolution import (
     BranchName,
     NoSuchPointError,
+    root_from_guess,
+    root_near,
     solve_state_evolution,
 )
 from attention_phases.positional_semantic.teacher_student import Dataset, Seed, Task
@@ -40,6 +43,12 @@ THRESHOLDS: dict[str, Callable[..., Threshold]] = {
     "positional_is_minimum_to": partial(stability_alpha, branch="positional", end="upper", start=0.8),
     "positional_ends": partial(spinodal_alpha, branch="positional", end="upper", start=0.5),
     "positional_begins_again": partial(spinodal_alpha, branch="positional", start=100.0),
+}
+ENDS_AND_CROSSINGS = ("critical", "linear_crossover", "semantic_begins", "positional_begins", "positional_ends")
+RANK_TWO_THRESHOLDS: dict[str, Callable[..., Threshold]] = {
+    "positional_born": partial(stability_alpha, branch="uninformed", overlap="m", end="upper", start=0.1),
+    "semantic_born": partial(stability_alpha, branch="uninformed", overlap="theta", end="upper", start=0.6),
+    "mixed_born": partial(stability_alpha, branch="positional", end="upper", start=0.6),
 }
 ATTENTIONS = {
     "symmetric": ((0.6, 0.4), (0.4, 0.6)),
@@ -137,6 +146,51 @@ def fixed_point(omega: float, alpha: float, branch: BranchName) -> dict[str, Any
     return {"status": "solved"} | empty | values | errors
 
 
+def rank_two_point(omega: float, alpha: float, branch: BranchName) -> dict[str, Any]:
+    """A solution of state evolution for a student of rank two and a teacher of rank one, at an accuracy of 1 %.
+
+    The branch is looked for from the general guess, and else followed down from the double or four times the
+    alpha. `status` is "solved" or "not found"; all other columns are then empty. The first column is the one with
+    the teacher or, on the positional branch, the positions; the other one is free, or has the positions ("mixed").
+    """
+    columns = ("theta", "m", "q_first", "q_second", "train_loss", "test_error", "jump_density")
+    empty = dict.fromkeys([*columns, "train_loss_error", "test_error_error", "pointwise_replicon"], np.nan)
+    task = Task(omega, student_rank=2)
+    equations = BranchEquations(Branch(task, branch), log2_nodes=12, seed=0, follow=0.3)
+    for first in (alpha, 2 * alpha, 4 * alpha):
+        found = root_from_guess(equations, first)
+        for step in np.geomspace(first, alpha, 1 + round(5 * np.log2(first / alpha)))[1:]:
+            found = found and root_near(equations, equations.evaluate(found[0].x, np.log(step)))
+        if found:
+            break
+    if not found:
+        return {"status": "not found"} | empty
+    start = equations.branch.point(found[0].x).public()
+    try:
+        point = solve_state_evolution(task, alpha, branch, start, accuracy=0.01)
+    except ConvergenceError:
+        return {"status": "not found"} | empty
+    return {
+        "status": "solved",
+        "theta": float(np.abs(point.theta).max()),
+        "m": float(np.abs(point.m).max()),
+        "q_first": float(np.diag(point.q)[0]),
+        "q_second": float(np.diag(point.q)[1]),
+        **{name: getattr(point, name) for name in columns[4:]},
+        **{f"{name}_error": point.standard_error[name] for name in ("train_loss", "test_error")},
+        "pointwise_replicon": point.pointwise_replicon,
+    }
+
+
+def rank_two_threshold(quantity: str, omega: float, accuracy: float) -> dict[str, Any]:
+    """Where a branch is born out of another one, for a student of rank two and a teacher of rank one; as `threshold`.
+
+    Positional and semantic branch are born out of the uninformed one, the mixed branch out of the positional one.
+    """
+    _checks.choice("quantity", quantity, list(RANK_TWO_THRESHOLDS))
+    return _found(partial(RANK_TWO_THRESHOLDS[quantity], Task(omega, student_rank=2), accuracy=accuracy))
+
+
 def threshold(
     quantity: str, omega: float, sigma: float, regularization: float, attention: str, accuracy: float
 ) -> dict[str, Any]:
@@ -152,8 +206,12 @@ def threshold(
     _checks.choice("quantity", quantity, list(THRESHOLDS))
     _checks.choice("attention", attention, list(ATTENTIONS))
     task = Task(omega, sigma, regularization, ATTENTIONS[attention])
+    return _found(partial(THRESHOLDS[quantity], task, accuracy=accuracy))
+
+
+def _found(search: Callable[[], Threshold]) -> dict[str, Any]:
     try:
-        found = THRESHOLDS[quantity](task, accuracy=accuracy)
+        found = search()
     except NoThresholdError as none:
         return {"alpha": np.nan, "alpha_error": np.nan, "status": none.winner}
     except ConvergenceError as failure:

@@ -11,7 +11,7 @@ errors enter squared, and its derivative with respect to alpha is E of the minim
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -23,7 +23,7 @@ from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.estimates import Estimate
-from attention_phases.positional_semantic.averages import free_energy
+from attention_phases.positional_semantic.averages import free_energy, kappa
 from attention_phases.positional_semantic.branches import BRANCHES, Branch, BranchEquations, Evaluation
 from attention_phases.positional_semantic.continuation import Place, along, newton, walk
 from attention_phases.positional_semantic.linear_baseline import linear_baseline
@@ -139,6 +139,8 @@ class _Line:
             if self._is_root:
                 self._ends.append(end)
             raise
+        if at.averages.proximal.objective.size != self.equations.n_nodes:
+            at = self.equations.evaluate(at.x, at.parameter)  # it was searched with more nodes
         at, slopes, _ = newton(self.equations, at, slopes, _POLISHED, max_steps=3)
         self._last, self._is_root = (at, slopes), True
 
@@ -176,30 +178,35 @@ class _Line:
         slope = self.equations.test_loss_slope(self.at.x)
         return self.equations.test_loss(self.at.x) + slope @ self._shifts, float(slope @ self.drift) / self.at.alpha
 
-    def growth(self) -> tuple[Float[Array, " R"], float]:
-        """The map's derivative along the overlap that the branch lacks, r = t = 1, and how it changes with alpha."""
-        x, alpha = self.at.x, self.at.alpha
-        here = self._growth_at(x, alpha)
-        steps = np.diag(0.01 * self.equations.scale(x))
-        slope = np.array([(self._growth_at(x + step, alpha) - here).mean() / step.sum() for step in steps])
-        return here + slope @ self._shifts, float(here.mean() + slope @ self.drift) / alpha
+    def growth(self, overlap: str) -> tuple[Float[Array, " R"], float]:
+        """The map's derivative along an overlap that the branch lacks, and how it changes with alpha; t = 1."""
+        x, parameter = self.at.x, self.at.parameter
+        here = self._growth_at(self.at, overlap)
+        slope = np.array(
+            [
+                (self._growth_at(self.equations.evaluate(x + step, parameter), overlap) - here).mean() / step.sum()
+                for step in np.diag(0.01 * self.equations.scale(x))
+            ]
+        )
+        return here + slope @ self._shifts, float(here.mean() + slope @ self.drift) / self.at.alpha
 
-    def _growth_at(self, x: Float[Array, " k"], alpha: float) -> Float[Array, " R"]:
-        """By a symmetric difference of 2 % in the cosine of Q with 1_d or Q*."""
-        equations = self.equations
-        branch, variance = equations.branch, equations.branch.task.sigma**2
-        point = branch.point(x)
-        step = 0.02 * np.sqrt(point.q / variance)
-        hats = []
-        for sign in (1, -1):
-            if branch.name == "semantic":
-                averages = equations.model.averages(replace(point, m=sign * step[0]))
-                hats.append(averages.m_hat[0] / variance)
-            else:
-                averages = equations.model.averages(replace(point, theta=sign * step * variance))
-                hats.append(averages.theta_hat[0, 0])
-        # m = V m^/sigma^2 and theta = sigma^2 V theta^, in which alpha is a factor of the hats
-        return np.asarray(alpha * point.V[0, 0] * (hats[0] - hats[1]) / (2 * step[0, 0]))
+    def _growth_at(self, at: Evaluation, overlap: str) -> Float[Array, " R"]:
+        """In the last column: alpha V/sigma^2 times dm^/dm, or alpha V sigma^2 times dtheta^/dtheta.
+
+        A small m moves w_k by c_k m, a small theta by theta s_k/sigma^2. Integration by parts replaces dg/dw_k by
+        g zeta_k/kappa^(1/2), so that no derivative of g is left, which jumps.
+        """
+        branch, model = self.equations.branch, self.equations.model
+        task, point = branch.task, branch.point(at.x)
+        g, zeta = at.averages.proximal.residual[:, -1], model.zeta[:, -1]
+        if overlap == "m":
+            c = task.positions / task.sigma
+            product = (c @ g) * (c @ zeta)
+        else:
+            s = model.teacher_fields[:, 0] / task.sigma
+            product = (g * s).sum(axis=0) * (zeta * s).sum(axis=0) - (g * zeta).sum(axis=0)
+        factor = at.alpha * point.V[-1, -1] / np.sqrt(kappa(task, point)[-1, -1])
+        return np.asarray(factor * model.rule.means(product))
 
 
 _Difference = Callable[[float], tuple[Float[Array, " R"], float]]
@@ -217,7 +224,7 @@ def critical_alpha(
 ) -> Threshold:
     """alpha_c: where the training losses of two branches are equal. Above it the second branch has the lower loss.
 
-    Cui et al., section 5: the global minimum passes there from the positional to the semantic branch. Where one branch
+    Cui et al., 2024: the global minimum passes there from the positional to the semantic branch. Where one branch
     does not exist, the other counts as the lower.
 
     Args:
@@ -265,7 +272,7 @@ def linear_crossover_alpha(
 ) -> Threshold:
     """alpha_l: where the test error of the global minimum first falls below that of the linear baseline.
 
-    Cui et al., section 5. The positional minimum never does: its attention does not depend on the tokens, and
+    Cui et al., 2024. The positional minimum never does: its attention does not depend on the tokens, and
     of all such the baseline is the best. So alpha_l is alpha_c, where the test error jumps (kind "jump"), or a crossing
     on the semantic branch above it (kind "crossing").
 
@@ -603,6 +610,7 @@ def stability_alpha(
     task: Task,
     branch: BranchName,
     *,
+    overlap: Literal["m", "theta"] | None = None,
     end: End = "lower",
     start: float = 1.0,
     alpha_range: Range = (0.01, 1000.0),
@@ -611,13 +619,15 @@ def stability_alpha(
 ) -> Threshold:
     """Where a branch ceases to be a minimum as alpha falls (end "lower") or rises ("upper"), though it still exists.
 
-    There the map's derivative along the overlap that the branch lacks (m on the semantic branch, theta on the
-    positional one) is 1, and the mixed branch, the pass, joins it: kind "exchange". Beyond, the loss falls along that
-    overlap. r = t = 1 only.
+    There the map's derivative along an overlap that the branch lacks is 1, and another branch joins it: kind
+    "exchange". Beyond, the loss falls along that overlap. For r = 1 the branch that joins is the mixed one, the pass.
+    For r = 2 the overlap is that of the second column, which is free on these branches, and the mixed branch is born
+    there as the minimum that takes over; the semantic and the positional branch are born out of the uninformed one.
 
     Args:
-        task: what is learned from what, with r = t = 1.
-        branch: "semantic" or "positional".
+        task: what is learned from what, with r <= 2 and t = 1.
+        branch: "semantic", "positional" or "uninformed".
+        overlap: "m" or "theta". None: m on the semantic branch, theta on the others.
         end: which end.
         start: where the search begins.
         alpha_range: (low, high), 0 < low < high: where to search.
@@ -630,10 +640,14 @@ def stability_alpha(
         ConvergenceError: as in `critical_alpha`.
     """
     _checks.instance("task", task, Task)
-    if task.student_rank * task.teacher_rank != 1:
+    if task.student_rank > 2 or task.teacher_rank != 1:
         got = (task.student_rank, task.teacher_rank)
-        raise ValueError(f"task must have student_rank = teacher_rank = 1; got {got}")
-    name = _checks.choice("branch", branch, ("semantic", "positional"))
+        raise ValueError(f"task must have student_rank <= 2 and teacher_rank = 1; got {got}")
+    name = _checks.choice("branch", branch, ("semantic", "positional", "uninformed"))
+    lacking = "m" if name == "semantic" else "theta"
+    if overlap is not None:
+        choices = {"semantic": ("m",), "positional": ("theta",), "uninformed": ("m", "theta")}[name]
+        lacking = _checks.choice("overlap", overlap, choices)
     sign = -1 if _checks.choice("end", end, ("lower", "upper")) == "upper" else 1
     start = _checks.real("start", start, 0, open_low=True)
     limits = _limits(alpha_range)
@@ -652,7 +666,7 @@ def stability_alpha(
                 line.move(alpha)
             except NoSuchPointError:
                 return np.full(2, np.inf if end == "lower" else -np.inf), np.nan
-            growth, slope = line.growth()
+            growth, slope = line.growth(lacking)
             return sign * (growth - 1), sign * slope
 
         return difference

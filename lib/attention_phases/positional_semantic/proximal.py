@@ -6,7 +6,7 @@ State evolution and GAMP both ask, for each sample with local fields w (L, r), r
 
 (`SampleLoss` is ell). The objective is not convex: ell is even, and where V is large or w is small several minima
 compete. Every sample is therefore descended from several starts, by Newton's method with analytic derivatives, and the
-lowest minimum is taken (`descent`; `two_token_descent` for L = 2, r = 1).
+lowest minimum is taken (`descent`; `two_token_descent` for L = 2, r = 1, `two_column_descent` for L = r = 2).
 
 The derivative of g follows from the stationarity of h*, with H the Hessian of ell at h*:
 
@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from attention_phases import _checks
 from attention_phases.positional_semantic.descent import Limits, Minima, eliminate, minima
 from attention_phases.positional_semantic.sample_loss import SampleLoss
+from attention_phases.positional_semantic.two_column_descent import two_column_minima
 from attention_phases.positional_semantic.two_token_descent import two_token_derivatives, two_token_minima
 
 Array = NDArray[np.float64]
@@ -108,6 +109,8 @@ def global_minima(
     start = None if near is None else Minima(near.minimizer, near.objective, near.rival, near.rival_objective)
     if w.shape[:2] == (2, 1):
         found = two_token_minima(w, loss, 1 / float(V[0, 0]), start, _LIMITS)
+    elif w.shape[:2] == (2, 2):
+        found = two_column_minima(w, loss, np.asarray(np.linalg.inv(V), dtype=np.float64), start, _LIMITS)
     else:
         found = minima(w, loss, np.asarray(np.linalg.inv(V), dtype=np.float64), start, _LIMITS)
     return ProximalPoint(found.lowest, found.value, w, found.rival, found.rival_value, V, loss)

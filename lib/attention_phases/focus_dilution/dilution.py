@@ -1,0 +1,301 @@
+"""Dilution: the flow on the rank-one manifold, where attention first turns to some tokens and then away from them.
+
+For a unit vector u in R^m, the weights
+
+    W0 = w0 u^T,    W1 = u w1^T,    W_Q = u q^T,    W_K = u k^T,        w0, w1 in R^d, q, k in R^m
+
+are invariant under the flow. On them the scores are ``z = s w0 w0^T`` with the score scale ``s = q . k``, token i's
+logits are ``x_i w1`` with ``x_i = sum_k a_ik w0_k``, and everything follows from the slope of the loss in x,
+
+    r_i = -dL/dx_i = pi_i (P_i - softmax(x_i w1)) . w1,        R_i = pi_i (P_i - softmax(x_i w1)):
+
+    dw0/dt = (dx/dw0)^T r,    dw1/dt = R^T x,    d(q + k)/dt = g (q + k),    d(q - k)/dt = -g (q - k),
+    g = -dL/ds = sum_i r_i w0_i Var_i,
+
+where Var_i is the variance of w0 under row i of the attention. With ``tau = int g dt`` the score scale is
+``s = (|q0 + k0|^2 e^{2 tau} - |q0 - k0|^2 e^{-2 tau})/4``: 2 d + 1 equations in all.
+
+As summarised, Propositions 3.6 and 3.7 of Chen, Lin, Xu, Luo (ICML 2026, arXiv 2605.01199); derived here afresh.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.integrate import LSODA
+
+from attention_phases import _checks
+from attention_phases._blas import one_thread
+from attention_phases.errors import ConvergenceError
+from attention_phases.focus_dilution.condensation import condensation_rate, condensing_direction
+from attention_phases.focus_dilution.focus import focus_rate
+from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters
+
+Array = NDArray[np.float64]
+
+AT_REST = 1e-7  # the flow has ended where no rate is above this part of lambda_2
+_TOLERANCE = 1e-8  # of a step, relative; see `rank_one_flow` for what it makes of the result
+_MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class RankOneTrajectory:
+    """The flow on the rank-one manifold. The times are the solver's own: dense in the stages, sparse on plateaus.
+
+    Attributes:
+        chain: what it was computed for.
+        times: (T,), in units of the flow, from 0.
+        w0: (T, d), the embeddings along u.
+        w1: (T, d), the projection to the logits along u.
+        score_scale: (T,), s in ``z = s w0 w0^T``; negative where attention turns to rare tokens.
+        loss: (T,), L in nats.
+        growth: (T,), tau, the logarithm of the factor by which q + k has grown.
+        residual: the largest rate of change, of an entry of w0 or w1 or of tau, at the last time.
+        converged: whether the flow has come to rest there: no rate is above 1e-7 lambda_2.
+    """
+
+    chain: MarkovChain
+    times: Float[Array, " T"]
+    w0: Float[Array, "T d"]
+    w1: Float[Array, "T d"]
+    score_scale: Float[Array, " T"]
+    loss: Float[Array, " T"]
+    growth: Float[Array, " T"]
+    residual: float
+    converged: bool
+
+    @property
+    def attention(self) -> Float[Array, "T d d"]:
+        """a at each time."""
+        scores = self.score_scale[:, None, None] * self.w0[:, :, None] * self.w0[:, None, :]
+        return _softmax(np.log(self.chain.stationary) + scores)
+
+
+class ScorePair(NamedTuple):
+    """What the score scale starts from: |q + k|^2 and |q - k|^2 at time 0."""
+
+    sum: float
+    difference: float
+
+    def scale(self, growth: float) -> float:
+        """S at tau."""
+        factor = np.exp(2 * growth)
+        return float(self.sum * factor - self.difference / factor) / 4
+
+    def slope(self, growth: float) -> float:
+        """ds/dtau at tau: |q|^2 + |k|^2."""
+        factor = np.exp(2 * growth)
+        return float(self.sum * factor + self.difference / factor) / 2
+
+
+class RankOneStart(NamedTuple):
+    """A point of the rank-one manifold."""
+
+    w0: Float[Array, " d"]
+    w1: Float[Array, " d"]
+    scores: ScorePair
+
+
+@one_thread
+def rank_one_flow(
+    chain: MarkovChain,
+    t_max: float | None = None,
+    init_scale: float = 1e-3,
+    *,
+    start: Parameters | None = None,
+) -> RankOneTrajectory:
+    """The flow on the rank-one manifold, by LSODA with the analytic Jacobian.
+
+    It starts on the growing line ``w0 = init_scale p, w1 = init_scale n`` of the origin with ``|q| = |k| = init_scale``
+    and q = k or q = -k, whichever grows. Or it starts from the part of given weights that lies along the direction u in
+    which they condense: the full flow from these weights follows it, up to the square of their scale, until a second
+    direction has grown.
+
+    The error of a step is at most 1e-8, relative. Those of w0 and w1 are then some 1e-6 while a stage is under way,
+    where a small error of its time shows, and some 1e-8 at rest (measured against a tolerance of 1e-12).
+
+    Args:
+        chain: the Markov chain.
+        t_max: when to stop, finite; None: where it comes to rest.
+        init_scale: the scale of the start, > 0; 0 is an exact critical point.
+        start: weights to start from; init_scale then has no meaning.
+
+    Raises:
+        ValueError: names the argument, what it must be and what it got.
+        ConvergenceError: t_max or rest are not reached in 100 000 steps; `last` is the trajectory until then.
+    """
+    _checks.instance("chain", chain, MarkovChain)
+    if t_max is not None:
+        t_max = _checks.real("t_max", t_max, 0, open_low=True)
+    if start is not None:
+        begin = along(start, condensing_direction(start, chain))
+    else:
+        init_scale = _checks.real("init_scale", init_scale, 0, 1)
+        if init_scale == 0:
+            raise ValueError("init_scale must be > 0: 0 is an exact critical point, which the flow never leaves; got 0")
+        pi = chain.stationary
+        above = pi - 1 / len(pi) if condensation_rate(chain) > 0 else np.zeros_like(pi)
+        pair = ScorePair(4 * init_scale**2, 0) if focus_rate(chain) >= 0 else ScorePair(0, 4 * init_scale**2)
+        size = float(np.linalg.norm(above)) or 1.0
+        begin = RankOneStart(init_scale * pi / np.linalg.norm(pi), init_scale * above / size, pair)
+    return integrate(chain, begin, t_max)
+
+
+def along(parameters: Parameters, u: Float[Array, " m"]) -> RankOneStart:
+    """The part of weights along u: ``W0 u``, ``W1^T u``, and ``q = W_Q^T u``, ``k = W_K^T u``."""
+    W0, W1, WQ, WK = parameters.arrays
+    q, k = WQ.T @ u, WK.T @ u
+    return RankOneStart(W0 @ u, W1.T @ u, ScorePair(float((q + k) @ (q + k)), float((q - k) @ (q - k))))
+
+
+def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> RankOneTrajectory:
+    """`rank_one_flow` from any point of the manifold, without checks."""
+    d, rate = chain.n_tokens, focus_rate(chain)
+    rest = AT_REST * (abs(rate) or condensation_rate(chain) or 1)
+    # where the scores have no part that grows, tau does not come to rest, and nothing depends on it
+    counted = 2 * d + 1 if (start.scores.sum if rate > 0 else start.scores.difference) > 0 else 2 * d
+
+    def point(y: Array) -> RankOnePoint:
+        return RankOnePoint(chain, y[:d], y[d:-1], start.scores.scale(y[-1]))
+
+    def rates(_: float, y: Array) -> Array:
+        return np.concatenate(point(y).force)
+
+    def jacobian(_: float, y: Array) -> Array:
+        matrix = point(y).force_derivative
+        matrix[:, -1] *= start.scores.slope(y[-1])
+        return matrix
+
+    def residual(at: RankOnePoint) -> float:
+        return float(np.abs(np.concatenate(at.force)[:counted]).max())
+
+    y = np.concatenate([start.w0, start.w1, [0.0]])
+    smallest = np.abs(y).max()
+    end = np.inf if t_max is None else t_max
+    solver = LSODA(rates, 0.0, y, end, rtol=_TOLERANCE, atol=_TOLERANCE * smallest, jac=jacobian)
+    times, states, points = [0.0], [y], [point(y)]
+    while solver.status == "running" and len(times) <= _MOST_STEPS:
+        if t_max is None and residual(points[-1]) <= rest:
+            break
+        solver.step()
+        times.append(solver.t)
+        states.append(solver.y.copy())
+        points.append(point(states[-1]))
+    history = np.array(states)
+    rest_residual = residual(points[-1])
+    trajectory = RankOneTrajectory(
+        chain,
+        np.array(times),
+        history[:, :d],
+        history[:, d:-1],
+        np.array([at.score_scale for at in points]),
+        np.array([at.loss for at in points]),
+        history[:, -1],
+        rest_residual,
+        rest_residual <= rest,
+    )
+    if not (trajectory.converged if t_max is None else solver.status == "finished"):
+        wrong = f"rank-one flow: stopped at t = {times[-1]:g} after {len(times) - 1} steps, where it still moves"
+        raise ConvergenceError(wrong, trajectory, rest_residual)
+    return trajectory
+
+
+class RankOnePoint:
+    """Loss, forces and their derivative at a point (w0, w1, s) of the rank-one manifold."""
+
+    def __init__(self, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float) -> None:
+        self.chain, self.w0, self.w1, self.score_scale = chain, w0, w1, score_scale
+        self.attention = _softmax(np.log(chain.stationary) + score_scale * np.outer(w0, w0))
+        self.x = self.attention @ w0
+        logits = np.outer(self.x, w1)
+        logits -= logits.max(axis=1, keepdims=True)
+        weights = np.exp(logits)
+        total = weights.sum(axis=1, keepdims=True)
+        self._log_probabilities = logits - np.log(total)
+        self.probabilities = weights / total
+        self.residual = chain.stationary[:, None] * (chain.transition - self.probabilities)  # R
+        self.slope = self.residual @ w1  # r
+        self._deviation = w0 - self.x[:, None]  # of w0_k from its mean under row i
+        self._weighted = self.attention * self._deviation
+        self.variance = (self._weighted * self._deviation).sum(axis=1)
+
+    @property
+    def loss(self) -> float:
+        """L in nats."""
+        return float(-self.chain.stationary @ (self.chain.transition * self._log_probabilities).sum(axis=1))
+
+    @property
+    def output_force(self) -> Float[Array, "d d"]:
+        """M = a^T R."""
+        result: Array = self.attention.T @ self.residual
+        return result
+
+    @property
+    def score_force(self) -> Float[Array, "d d"]:
+        """``G_ik = r_i a_ik (w0_k - x_i)``."""
+        result: Array = self.slope[:, None] * self._weighted
+        return result
+
+    @property
+    def force(self) -> tuple[Float[Array, " d"], Float[Array, " d"], Float[Array, " 1"]]:
+        """-dL/d(w0, w1, s)."""
+        return (
+            self._x_by_w0.T @ self.slope,
+            self.x @ self.residual,
+            np.array([self.slope * self.w0 @ self.variance]),
+        )
+
+    @property
+    def _x_by_w0(self) -> Float[Array, "d d"]:
+        """``dx_i/dw0_k = a_ik (1 + s w0_i (w0_k - x_i)) + s delta_ik Var_i``."""
+        matrix = self.attention + self.score_scale * self.w0[:, None] * self._weighted
+        matrix[np.diag_indices_from(matrix)] += self.score_scale * self.variance
+        return matrix
+
+    @property
+    def force_derivative(self) -> Float[Array, "2d+1 2d+1"]:
+        """The derivative of `force` by (w0, w1, s): minus the Hessian of L on these coordinates. Symmetric.
+
+        With x(w0, s) it is ``x'^T (d^2/dx^2) x'`` and, from the curvature of x, ``sum_i r_i x_i''``.
+        """
+        s, w0, r, a, e = self.score_scale, self.w0, self.slope, self.attention, self._deviation
+        d, pi, p = len(w0), self.chain.stationary, self.probabilities
+        diagonal = np.diag_indices(d)
+        by_w0 = self._x_by_w0
+        by_both = np.hstack([by_w0, (w0 * self.variance)[:, None]])  # dx/d(w0, s), (d, d + 1)
+        mean = p @ self.w1
+        spread = p @ self.w1**2 - mean**2  # variance of w1 under the predicted distribution
+        force_by_x = self.residual - (pi * self.x)[:, None] * p * (self.w1 - mean[:, None])  # d(dw1_j/dt)/dx_i
+        third = (self._weighted * e**2).sum(axis=1)
+        variance_by_w0 = s * w0[:, None] * a * (e**2 - self.variance[:, None]) + 2 * self._weighted
+        variance_by_w0[diagonal] += s * third
+
+        by_w0_w0 = s * r[:, None] * variance_by_w0  # sum_i r_i d^2 x_i/dw0_k dw0_l, (k, l)
+        score_part = 1 + s * w0[:, None] * e
+        by_w0_w0 += (s * r[:, None] * self._weighted * (1 + score_part)).T
+        along_row = s * (r * w0)[:, None] * a
+        by_w0_w0 -= (along_row * score_part).T @ a + along_row.T @ by_w0
+        by_w0_w0[diagonal] += (along_row * (1 + score_part)).sum(axis=0)
+
+        result = np.empty((2 * d + 1, 2 * d + 1))
+        outer = np.r_[0:d, 2 * d]  # the places of w0 and s
+        block = -(by_both.T * (pi * spread)) @ by_both
+        block[:d, :d] += by_w0_w0
+        mixed = r * self.variance + (r * w0) @ variance_by_w0
+        block[:d, d] += mixed
+        block[d, :d] += mixed
+        block[d, d] += r * w0**2 @ third
+        result[np.ix_(outer, outer)] = block
+        result[outer, d : 2 * d] = by_both.T @ force_by_x
+        result[d : 2 * d, outer] = result[outer, d : 2 * d].T
+        weighted = (pi * self.x**2)[:, None] * p
+        result[d : 2 * d, d : 2 * d] = p.T @ weighted - np.diag(weighted.sum(axis=0))
+        return result
+
+
+def _softmax(logits: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    result: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return result

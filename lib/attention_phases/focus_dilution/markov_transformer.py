@@ -1,0 +1,478 @@
+"""A one-layer transformer without residual path that reads a Markov chain, in the limit of long contexts.
+
+The chain has d tokens, transition matrix P and stationary distribution pi. A context is long, so the frequencies of the
+tokens in it are pi, whatever its last token i; the transformer attends from token i to token k with
+
+    a_ik = pi_k exp(z_ik)/sum_j pi_j exp(z_ij),        z = W0 W_Q W_K^T W0^T,
+
+and predicts the next token with the logits ``l = a W0 W1``. The population loss, in nats, is the cross-entropy
+
+    L = -sum_i pi_i sum_j P_ij log softmax(l_i)_j.
+
+It is never below the chain's conditional entropy; what is above it is the excess loss, a Kullback-Leibler divergence.
+
+With ``R_i = pi_i (P_i - softmax(l_i))``, ``M = a^T R = -dL/d(W0 W1)`` and ``G = -dL/dz``, the negative gradient is
+
+    W0:  M W1^T + G W0 W_K W_Q^T + G^T W0 W_Q W_K^T        W_Q:  W0^T G W0 W_K
+    W1:  W0^T M                                            W_K:  W0^T G^T W0 W_Q
+
+The loss does not change under ``W0 -> W0 A, (W1, W_Q, W_K) -> A^-1 (W1, W_Q, W_K)``, under
+``W_Q -> W_Q B, W_K -> W_K B^-T``, nor when the same number is added to all entries of a row of W1. Along the gradient
+flow three quantities are therefore conserved:
+
+    W0^T W0 - W1 W1^T - W_Q W_Q^T - W_K W_K^T,        W_Q^T W_Q - W_K^T W_K,        W1 1_d.
+
+The model is the one that summaries of Chen, Lin, Xu, Luo (ICML 2026, arXiv 2605.01199) describe.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from attention_phases import _checks
+
+Array = NDArray[np.float64]
+Seed = int | np.random.Generator
+_SUM_TOLERANCE = 1e-9  # how far from 1 a row of a given matrix may sum; it is then divided by its sum
+_MOST_NUMBERS = 2**31  # of a sample
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class MarkovChain:
+    """An irreducible Markov chain. It may be periodic: nothing below needs more than its stationary distribution.
+
+    Attributes:
+        transition: P, (d, d), d >= 2: row i has the probabilities of the token after token i.
+        stationary: pi, (d,), the distribution with ``pi P = pi``; all entries are positive.
+
+    Raises:
+        ValueError: P is not a square matrix, has a negative entry or a row that does not sum to 1, or is reducible.
+    """
+
+    transition: Float[Array, "d d"]
+    stationary: Float[Array, " d"]
+
+    def __init__(self, transition: ArrayLike) -> None:
+        matrix = _row_stochastic("transition", transition)
+        n_classes, labels = connected_components(csr_array(matrix), connection="strong")
+        if n_classes > 1:
+            one, other = 0, int(np.flatnonzero(labels != labels[0])[0])
+            raise ValueError(
+                f"transition must be irreducible: each token must lead to each other one; "
+                f"got {n_classes} classes, tokens {one} and {other} are in different ones"
+            )
+        object.__setattr__(self, "transition", _read_only(matrix))
+        object.__setattr__(self, "stationary", _read_only(_stationary(matrix)))
+
+    @classmethod
+    def lazy(cls, stationary: ArrayLike, persistence: float) -> "MarkovChain":
+        """The chain ``P = persistence I + (1 - persistence) 1 pi^T``: it stays, or draws a new token from pi.
+
+        With a negative persistence it moves on more often than a draw from pi would.
+
+        Args:
+            stationary: pi, (d,), positive entries that sum to 1.
+            persistence: less than 1, and so large that no ``P_ii = persistence + (1 - persistence) pi_i`` is negative,
+                that is at least ``-min(pi)/(1 - min(pi))``.
+
+        Raises:
+            ValueError: names the argument, what it must be and what it got.
+        """
+        pi = _distribution("stationary", stationary)
+        smallest = float(pi.min())
+        persistence = _checks.real("persistence", persistence)
+        lowest = -smallest / (1 - smallest)
+        if not lowest * (1 + _SUM_TOLERANCE) <= persistence < 1:
+            raise ValueError(
+                f"persistence must be in [{lowest:g}, 1), so that no probability is negative and the chain moves; "
+                f"got {persistence:g}"
+            )
+        matrix = persistence * np.eye(len(pi)) + (1 - persistence) * pi
+        return cls(np.maximum(matrix, 0))  # at the lowest persistence a zero may be rounded to -1e-17
+
+    @property
+    def n_tokens(self) -> int:
+        """d, the number of tokens."""
+        return len(self.stationary)
+
+    @cached_property
+    def log_stationary(self) -> Float[Array, " d"]:
+        """log pi."""
+        return np.log(self.stationary)
+
+    @cached_property
+    def log_transition(self) -> Float[Array, "d d"]:
+        """log P, with 0 in place of the logarithm of 0."""
+        return np.log(self.transition, out=np.zeros_like(self.transition), where=self.transition > 0)
+
+    @property
+    def unigram_entropy(self) -> float:
+        """``-sum_i pi_i log pi_i`` in nats: the lowest loss of a model that does not look at its context."""
+        return _entropy(self.stationary)
+
+    @property
+    def conditional_entropy(self) -> float:
+        """``-sum_i pi_i sum_j P_ij log P_ij`` in nats: the lowest loss of any model."""
+        return float(self.stationary @ [_entropy(row) for row in self.transition])
+
+    def sample(self, n_sequences: int, length: int, seed: Seed) -> Int[NDArray[np.int64], "n_sequences length"]:
+        """Draw independent sequences of tokens, each begun in the stationary distribution.
+
+        Args:
+            n_sequences: how many, >= 1.
+            length: tokens of each, >= 1.
+            seed: a whole number, or a NumPy generator, which is advanced.
+
+        Raises:
+            ValueError: names the argument, what it must be and what it got.
+        """
+        n_sequences = _checks.integer("n_sequences", n_sequences, 1)
+        length = _checks.integer("length", length, 1, _MOST_NUMBERS // n_sequences)
+        rng = _checks.generator(seed)
+        first, after = _cumulative(self.stationary), _cumulative(self.transition)
+        tokens = np.empty((length, n_sequences), dtype=np.int64)
+        tokens[0] = np.searchsorted(first, rng.random(n_sequences), side="right")
+        for t in range(1, length):
+            tokens[t] = (after[tokens[t - 1]] <= rng.random(n_sequences)[:, None]).sum(axis=1)
+        return np.ascontiguousarray(tokens.T)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MarkovChain) and np.array_equal(self.transition, other.transition)
+
+    def __hash__(self) -> int:
+        return hash(self.transition.tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """The weights of the transformer, d tokens and width m. The arrays are copies that cannot be written to.
+
+    The same class holds a gradient or a direction in the space of weights.
+
+    Attributes:
+        W0: embedding, (d, m).
+        W1: projection to the logits, (m, d).
+        WQ: query matrix, (m, m).
+        WK: key matrix, (m, m).
+
+    Raises:
+        ValueError: a shape does not fit the others, or an entry is not finite.
+    """
+
+    W0: Float[Array, "d m"]
+    W1: Float[Array, "m d"]
+    WQ: Float[Array, "m m"]
+    WK: Float[Array, "m m"]
+
+    def __post_init__(self) -> None:
+        W0 = _checks.array("W0", self.W0, (None, None))
+        d, m = W0.shape
+        shapes = {"W1": (m, d), "WQ": (m, m), "WK": (m, m)}
+        arrays = {"W0": W0} | {name: _checks.array(name, getattr(self, name), shape) for name, shape in shapes.items()}
+        for name, values in arrays.items():
+            object.__setattr__(self, name, _read_only(values))
+
+    @classmethod
+    def gaussian(cls, n_tokens: int, width: int, init_scale: float, seed: Seed) -> "Parameters":
+        """Independent entries N(0, init_scale^2).
+
+        Args:
+            n_tokens: d, >= 2.
+            width: m, >= 1.
+            init_scale: > 0. At 0 all gradients vanish: that point is a critical point, which nothing leaves.
+            seed: a whole number, or a NumPy generator, which is advanced.
+
+        Raises:
+            ValueError: names the argument, what it must be and what it got.
+        """
+        d = _checks.integer("n_tokens", n_tokens, 2)
+        m = _checks.integer("width", width, 1)
+        scale = _checks.real("init_scale", init_scale, 0, _checks.LARGEST)
+        if scale == 0:
+            raise ValueError("init_scale must be > 0: 0 is an exact critical point, which the flow never leaves; got 0")
+        rng = _checks.generator(seed)
+        return cls(*(scale * rng.standard_normal(shape) for shape in ((d, m), (m, d), (m, m), (m, m))))
+
+    @property
+    def n_tokens(self) -> int:
+        """d, the number of tokens."""
+        return int(self.W0.shape[0])
+
+    @property
+    def width(self) -> int:
+        """m, the dimension of an embedding."""
+        return int(self.W0.shape[1])
+
+    @property
+    def arrays(self) -> "Weights":
+        """The four arrays as a tuple."""
+        return Weights(self.W0, self.W1, self.WQ, self.WK)
+
+
+class Weights(NamedTuple):
+    """Four arrays of the shapes of `Parameters`, not checked: what the loops of a solver compute with."""
+
+    W0: Float[Array, "d m"]
+    W1: Float[Array, "m d"]
+    WQ: Float[Array, "m m"]
+    WK: Float[Array, "m m"]
+
+
+class Forces(NamedTuple):
+    """What the chain does to the model at given weights: each array is (d, d).
+
+    Attributes:
+        attention: a.
+        residual: ``R_i = pi_i (P_i - softmax(l_i)) = -dL/dl_i``.
+        output_force: ``M = a^T R = -dL/d(W0 W1)``.
+        score_force: ``G = -dL/dz``.
+    """
+
+    attention: Float[Array, "d d"]
+    residual: Float[Array, "d d"]
+    output_force: Float[Array, "d d"]
+    score_force: Float[Array, "d d"]
+
+
+def attention(parameters: Parameters, chain: MarkovChain) -> Float[Array, "d d"]:
+    """a, (d, d): row i is the attention of a context that ends in token i, summed over the places of each token.
+
+    Raises:
+        ValueError: the parameters are for another number of tokens.
+    """
+    return Expansion(fitting(parameters, chain), chain).attention
+
+
+def forces(parameters: Parameters, chain: MarkovChain) -> Forces:
+    """The attention, the residual R, and the forces M and G on outputs and scores, each (d, d).
+
+    Raises:
+        ValueError: the parameters are for another number of tokens.
+    """
+    at = Expansion(fitting(parameters, chain), chain)
+    return Forces(at.attention, at.residual, at.attention.T @ at.residual, at.score_force)
+
+
+def population_loss(parameters: Parameters, chain: MarkovChain) -> float:
+    """L in nats, the conditional entropy plus the excess loss.
+
+    Raises:
+        ValueError: the parameters are for another number of tokens.
+    """
+    return chain.conditional_entropy + excess_loss(parameters, chain)
+
+
+def excess_loss(parameters: Parameters, chain: MarkovChain) -> float:
+    """``sum_i pi_i KL(P_i | softmax(l_i))`` in nats, >= 0: L less the chain's conditional entropy.
+
+    It is summed from terms that are not negative, so it keeps its relative accuracy where it is small.
+
+    Raises:
+        ValueError: the parameters are for another number of tokens.
+    """
+    return Expansion(fitting(parameters, chain), chain).excess_loss
+
+
+def population_gradient(parameters: Parameters, chain: MarkovChain) -> Parameters:
+    """dL/d(W0, W1, W_Q, W_K), each of the shape of its weights.
+
+    Raises:
+        ValueError: the parameters are for another number of tokens.
+    """
+    return Parameters(*(-rate for rate in Expansion(fitting(parameters, chain), chain).flow))
+
+
+def hessian_product(parameters: Parameters, chain: MarkovChain, direction: Parameters) -> Parameters:
+    """The Hessian of L times a direction in the space of weights: exact, at about twice the cost of a gradient.
+
+    Raises:
+        ValueError: parameters or direction are for another number of tokens, or of different widths.
+    """
+    weights, along = fitting(parameters, chain), fitting(direction, chain, "direction")
+    if direction.width != parameters.width:
+        raise ValueError(f"direction must have width {parameters.width}; got {direction.width}")
+    return Parameters(*(-rate for rate in Expansion(weights, chain).flow_derivative(along)))
+
+
+def conserved_quantities(
+    parameters: Parameters,
+) -> tuple[Float[Array, "m m"], Float[Array, "m m"], Float[Array, " m"]]:
+    """What the gradient flow conserves, whatever the chain.
+
+    These are ``W0^T W0 - W1 W1^T - W_Q W_Q^T - W_K W_K^T``, ``W_Q^T W_Q - W_K^T W_K`` and ``W1 1_d``.
+    """
+    W0, W1, WQ, WK = parameters.arrays
+    return W0.T @ W0 - W1 @ W1.T - WQ @ WQ.T - WK @ WK.T, WQ.T @ WQ - WK.T @ WK, W1.sum(axis=1)
+
+
+class Expansion:
+    """The model at given weights, up to second order: what a solver asks for at each point.
+
+    No product of three factors of size d is formed, so that the cost is of order d^2 m + d m^2.
+
+    Attributes:
+        attention: a, (d, d).
+        residual: R, (d, d).
+        score_force: G, (d, d).
+        flow: -dL/d(W0, W1, W_Q, W_K).
+    """
+
+    def __init__(self, weights: Weights, chain: MarkovChain) -> None:
+        W0, W1, WQ, WK = weights
+        self._weights, self._chain = weights, chain
+        self._query, self._key = W0 @ WQ, W0 @ WK  # (d, m)
+        scores = self._query @ self._key.T
+        scores += chain.log_stationary
+        self.attention = a = np.exp(_log_softmax(scores))
+        self._read = a @ W0  # (d, m): the mean embedding that attention reads
+        self._log_p = _log_softmax(self._read @ W1)
+        self._p = np.exp(self._log_p)
+        self._pi = chain.stationary[:, None]
+        self.residual = self._pi * (chain.transition - self._p)
+        self._pull = self.residual @ W1.T  # (d, m): -dL/d(a W0)
+        usefulness = self._pull @ W0.T  # u_ik = R_i . (W0 W1)_k
+        # how much more than the average token token k lowers the loss
+        self._relevance = usefulness - (a * usefulness).sum(axis=1, keepdims=True)
+        self.score_force = G = a * self._relevance
+        self._on_query, self._on_key = G @ self._key, G.T @ self._query  # (d, m): -dL/d(W0 W_Q), -dL/d(W0 W_K)
+        self.flow = Weights(
+            a.T @ self._pull + self._on_query @ WQ.T + self._on_key @ WK.T,
+            self._read.T @ self.residual,
+            W0.T @ self._on_query,
+            W0.T @ self._on_key,
+        )
+
+    @property
+    def excess_loss(self) -> float:
+        """The excess loss in nats, from ``P log(P/p) = P (r + expm1(-r)) + P - p`` with ``r = log P/p``.
+
+        A sum over j of ``P - p`` is zero; it is left out where P > 0, and p itself stands for it where P = 0.
+        """
+        P = self._chain.transition
+        r = np.subtract(self._chain.log_transition, self._log_p, out=np.zeros_like(P), where=P > 0)
+        terms = np.where(P > 0, P * (r + np.expm1(-r)), self._p)
+        return float((self._pi * terms).sum())
+
+    def flow_derivative(self, direction: Weights) -> Weights:
+        """The derivative of the flow along a direction, that is minus the Hessian of L times it."""
+        W0, W1, WQ, WK = self._weights
+        V0, V1, VQ, VK = direction
+        a, p, R, G = self.attention, self._p, self.residual, self.score_force
+        d_query, d_key = V0 @ WQ + W0 @ VQ, V0 @ WK + W0 @ VK
+        d_a = d_query @ self._key.T
+        d_a += self._query @ d_key.T  # of the scores, and now of the attention
+        d_a -= (a * d_a).sum(axis=1, keepdims=True)
+        d_a *= a
+        d_read = d_a @ W0 + a @ V0
+        d_R = d_read @ W1
+        d_R += self._read @ V1  # of the logits, and now of the residual
+        d_R -= (p * d_R).sum(axis=1, keepdims=True)
+        d_R *= p
+        d_R *= -self._pi
+        d_pull = d_R @ W1.T + R @ V1.T
+        d_G = d_pull @ W0.T
+        d_G += self._pull @ V0.T  # of u
+        # the mean of u under a changes by sum_j (da u + a du); sum_j da = 0, so the relevance may stand for u
+        moved = d_a * self._relevance
+        d_G *= a
+        d_G += moved
+        d_G -= a * d_G.sum(axis=1, keepdims=True)
+        d_on_query, d_on_key = d_G @ self._key + G @ d_key, d_G.T @ self._query + G.T @ d_query
+        return Weights(
+            d_a.T @ self._pull
+            + a.T @ d_pull
+            + d_on_query @ WQ.T
+            + self._on_query @ VQ.T
+            + d_on_key @ WK.T
+            + self._on_key @ VK.T,
+            d_read.T @ R + self._read.T @ d_R,
+            V0.T @ self._on_query + W0.T @ d_on_query,
+            V0.T @ self._on_key + W0.T @ d_on_key,
+        )
+
+
+def _log_softmax(logits: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """log softmax of each row, finite for logits of any size."""
+    shifted: Array = logits - logits.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted
+
+
+def fitting(parameters: Parameters, chain: MarkovChain, name: str = "parameters") -> Weights:
+    """The weights, or a ValueError where they are not for the chain's tokens."""
+    _checks.instance(name, parameters, Parameters)
+    _checks.instance("chain", chain, MarkovChain)
+    if parameters.n_tokens != chain.n_tokens:
+        raise ValueError(f"{name} must be for the chain's {chain.n_tokens} tokens; got {parameters.n_tokens}")
+    return parameters.arrays
+
+
+def _row_stochastic(name: str, value: ArrayLike) -> Float[Array, "d d"]:
+    """`value` with rows that sum to 1 to rounding, or a ValueError where they are further from it."""
+    matrix = _checks.array(name, value, (None, None))
+    rows, columns = matrix.shape
+    if rows != columns or rows < 2:
+        raise ValueError(f"{name} must be a square matrix with d >= 2 rows; got shape {matrix.shape}")
+    if matrix.min() < 0:
+        i, j = np.unravel_index(int(matrix.argmin()), matrix.shape)
+        raise ValueError(f"{name} must have no negative entry; got {name}[{i}, {j}] = {matrix.min():g}")
+    sums = matrix.sum(axis=1)
+    worst = int(np.abs(sums - 1).argmax())
+    if abs(sums[worst] - 1) > _SUM_TOLERANCE:
+        raise ValueError(f"{name} must have rows that sum to 1; row {worst} sums to {sums[worst]:.10g}")
+    scaled: Array = matrix / sums[:, None]
+    return scaled
+
+
+def _distribution(name: str, value: ArrayLike) -> Float[Array, " d"]:
+    """`value` as a distribution with positive entries that sum to 1 to rounding, or a ValueError."""
+    pi = _checks.array(name, value, (None,))
+    if len(pi) < 2:
+        raise ValueError(f"{name} must have d >= 2 entries; got {len(pi)}")
+    if pi.min() <= 0:
+        raise ValueError(f"{name} must have positive entries; got {name}[{int(pi.argmin())}] = {pi.min():g}")
+    if abs(pi.sum() - 1) > _SUM_TOLERANCE:
+        raise ValueError(f"{name} must have entries that sum to 1; they sum to {pi.sum():.10g}")
+    scaled: Array = pi / pi.sum()
+    return scaled
+
+
+def _stationary(transition: Float[Array, "d d"]) -> Float[Array, " d"]:
+    """pi by elimination of one token after the other, without a subtraction (Grassmann, Taksar, Heyman 1985).
+
+    Each entry is right to a few units in its last place, however small it is.
+    """
+    flow = transition.copy()
+    for k in range(len(flow) - 1, 0, -1):  # leave out token k: paths through it become direct ones
+        flow[:k, k] /= flow[k, :k].sum()
+        flow[:k, :k] += np.outer(flow[:k, k], flow[k, :k])
+    pi = np.ones(len(flow))
+    for k in range(1, len(flow)):
+        pi[k] = pi[:k] @ flow[:k, k]
+    scaled: Array = pi / pi.sum()
+    return scaled
+
+
+def _entropy(distribution: Float[Array, " d"]) -> float:
+    positive = distribution[distribution > 0]
+    return float(-(positive * np.log(positive)).sum())
+
+
+def _cumulative(distribution: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    """Cumulative sums; from the last token of positive probability on, infinity, so that no draw lies beyond it."""
+    sums: Array = np.cumsum(distribution, axis=-1)
+    last = distribution.shape[-1] - 1 - (distribution[..., ::-1] > 0).argmax(axis=-1)
+    sums[np.arange(distribution.shape[-1]) >= last[..., None]] = np.inf
+    return sums
+
+
+def _read_only(values: Array) -> Array:
+    copy = values.copy()
+    copy.flags.writeable = False
+    return copy
