@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from attention_phases import _page, figures
-from attention_phases._style import DARK, DARK_PAPER, INK, LOOKS, PAPER, SHADES, Look
+from attention_phases._style import CHAIN_LOOKS, DARK, DARK_PAPER, INK, LOOKS, PAPER, SHADES, Look
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
@@ -53,7 +53,7 @@ def contrast(one: Any, other: Any) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-every_look = pytest.mark.parametrize("look", [*LOOKS.values(), *SHADES])
+every_look = pytest.mark.parametrize("look", [*LOOKS.values(), *CHAIN_LOOKS.values(), *SHADES])
 
 
 @every_look
@@ -77,7 +77,7 @@ def test_the_dark_ground_is_that_of_the_theme() -> None:
     assert grounds == [DARK_PAPER]
 
 
-@pytest.mark.parametrize("family", [list(LOOKS.values()), SHADES])
+@pytest.mark.parametrize("family", [list(LOOKS.values()), list(CHAIN_LOOKS.values()), SHADES])
 def test_curves_differ_without_their_colours(family: list[Look]) -> None:
     for one, other in itertools.combinations(family, 2):
         assert one.linestyle != other.linestyle

@@ -39,7 +39,7 @@ class Look:
     marker: str
 
 
-LOOKS = {
+LOOKS = {  # of Part I
     "semantic": Look("#0b5fa5", "-", "o"),
     "positional": Look("#c2500a", (0, (5, 2)), "s"),
     "mixed": Look("#7b3fa0", (0, (6, 2, 1, 2)), "D"),
@@ -49,6 +49,17 @@ LOOKS = {
     "published": Look(INK, (0, (1, 3)), "x"),
     "teacher": Look("#8a6500", (0, (2, 1)), "*"),
     "student": Look("#00798c", (0, (10, 3)), "h"),
+}
+
+CHAIN_LOOKS = {  # of Part II: beside each other in a figure they differ, beside Part I's they may not
+    "flow": Look("#0b5fa5", "-", "o"),
+    "prediction": Look("#c2500a", (0, (5, 2)), "s"),
+    "gradient descent": Look("#b0235f", (0, (3, 1, 1, 1, 1, 1)), "P"),
+    "level": Look("#6a7280", (0, (1, 3)), "x"),
+    "W0": Look("#00798c", (0, (10, 3)), "h"),
+    "W1": Look("#1d7a4c", (0, (8, 2, 2, 2)), "^"),
+    "WQ": Look("#8a6500", (0, (2, 1)), "*"),
+    "WK": Look("#7b3fa0", (0, (1, 1.5)), "v"),
 }
 
 SHADES = [

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from attention_phases import _checks, _page
-from attention_phases._style import LOOKS, PAPER, SHADES, STYLE, Look
+from attention_phases._style import CHAIN_LOOKS, LOOKS, PAPER, SHADES, STYLE, Look
 
 WIDTH = 6.0  # inches: text of 10 pt comes out at 16.7 px where a page shows the figure 720 px wide
 LONGEST_ANNOTATED = 8  # cells of a matrix with more rows or columns are too small for their numbers
@@ -59,7 +59,7 @@ def blank(aspect: float = 0.6) -> Figure:
 
 
 def look(name: str | Look) -> dict[str, Any]:
-    """Return the keywords of `Axes.plot` for a line of this name (semantic, positional, ...: see `LOOKS`)."""
+    """Return the keywords of `Axes.plot` for a line of this name (semantic, W0, ...: see `LOOKS` and `CHAIN_LOOKS`)."""
     style = _look(name)
     return {"color": style.color, "linestyle": style.linestyle, "linewidth": LINEWIDTH}
 
@@ -71,7 +71,10 @@ def shades(n: int) -> list[Look]:
 
 
 def _look(name: str | Look) -> Look:
-    return name if isinstance(name, Look) else LOOKS[_checks.choice("look", name, list(LOOKS))]
+    if isinstance(name, Look):
+        return name
+    named = LOOKS | CHAIN_LOOKS
+    return named[_checks.choice("look", name, list(named))]
 
 
 def theory(

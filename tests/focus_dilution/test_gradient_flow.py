@@ -120,6 +120,12 @@ def test_frames_are_dense_in_stages_and_no_more_than_asked_for() -> None:
         assert few.excess_loss[-1] == every.excess_loss[-1]
 
 
+def test_a_first_step_that_is_tried_again_leaves_one_first_frame() -> None:
+    found = gradient_flow(MarkovChain.lazy([0.75, 0.19, 0.05, 0.01], 0.3), 8, 0.03, 1.0, rtol=1e-6)
+    assert found.n_rejected > 0
+    assert (np.diff(found.times) > 0).all()
+
+
 def test_same_seed_same_flow() -> None:
     one, same, other = (gradient_flow(LAZY, t_max=50, seed=s) for s in (4, np.random.default_rng(4), 5))
     np.testing.assert_array_equal(one.excess_loss, same.excess_loss)

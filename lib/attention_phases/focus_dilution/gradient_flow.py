@@ -177,10 +177,10 @@ def gradient_flow(
         raise ValueError("start must not be a critical point, which the flow never leaves; the gradient vanishes there")
     solver = _Solver(chain, start, _LOCAL * rtol)
     frames = _Frames(n_frames if times is None else len(stops) + 1)
+    if times is None:
+        frames.add(solver)
     for stop in stops:
         while solver.time < stop and solver.n_steps + solver.n_rejected < max_steps:
-            if times is None and solver.n_steps == 0:
-                frames.add(solver)
             if solver.advance(stop) and times is None:
                 frames.add(solver)
         if times is not None and solver.time == stop:
