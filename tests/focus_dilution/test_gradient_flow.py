@@ -126,6 +126,16 @@ def test_a_first_step_that_is_tried_again_leaves_one_first_frame() -> None:
     assert (np.diff(found.times) > 0).all()
 
 
+def test_scores_without_weights_stay_so() -> None:
+    begin = Parameters.gaussian(4, 5, 1e-2, 0)
+    nothing = np.zeros((5, 5))
+    found = gradient_flow(LAZY, start=Parameters(begin.W0, begin.W1, nothing, nothing), t_max=300)
+    assert not found.parameters[-1].WQ.any()
+    assert not found.parameters[-1].WK.any()
+    assert found.loss[-1] == pytest.approx(LAZY.unigram_entropy, abs=1e-5)
+    assert found.drift < 1e-4
+
+
 def test_same_seed_same_flow() -> None:
     one, same, other = (gradient_flow(LAZY, t_max=50, seed=s) for s in (4, np.random.default_rng(4), 5))
     np.testing.assert_array_equal(one.excess_loss, same.excess_loss)

@@ -397,7 +397,8 @@ def _drift(parameters: Parameters, at_start: tuple[Array, Array, Array]) -> floa
         np.abs(W1).max(),
     )
     now = conserved_quantities(parameters)
-    return float(max(np.abs(a - b).max() / part for a, b, part in zip(now, at_start, parts, strict=True)))
+    # parts that are all zero, as the scores' weights may be, have not changed
+    return float(max(np.abs(a - b).max() / (part or 1.0) for a, b, part in zip(now, at_start, parts, strict=True)))
 
 
 def _inverse_root(rows: Float[Array, "n m"], floor: float) -> Float[Array, "m m"]:
