@@ -61,8 +61,8 @@ class Threshold(Estimate):
     """A threshold in alpha.
 
     Attributes:
-        value, standard_error: of alpha. The standard error is that of the averages. The search itself ends within a tenth
-            of the accuracy that was asked for, and of errors of the replica-symmetric theory nothing is known here.
+        value, standard_error: of alpha. The standard error is that of the averages. The search itself ends within a
+            tenth of the accuracy that was asked for; of errors of the replica-symmetric theory nothing is known here.
         kind: "crossing" (two losses are equal), "jump" (the global minimum changes, and the test error with it), "fold"
             (the branch turns back), or "vanishes" (its overlaps go to zero).
     """
