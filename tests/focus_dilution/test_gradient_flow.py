@@ -139,6 +139,19 @@ def test_the_flow_turns_with_its_start() -> None:
     np.testing.assert_allclose(turned.parameters[-1].W0, one.parameters[-1].W0 @ U, atol=1e-4)
 
 
+def test_a_smaller_start_waits_longer_by_the_logarithm_of_its_scale() -> None:
+    """At the origin W0 and W1 grow at |pi| |pi - 1/d|; the loss is that of the unigram point halfway down."""
+    pi = LAZY.stationary
+    rate = np.linalg.norm(pi) * np.linalg.norm(pi - 0.25)
+    halfway = (np.log(4) + LAZY.unigram_entropy) / 2
+    times = np.linspace(10, 80, 141)
+    arrivals = []
+    for scale in (1e-4, 1e-8):
+        found = gradient_flow(LAZY, init_scale=scale, times=times)
+        arrivals.append(np.interp(-halfway, -found.loss, times))
+    assert abs((arrivals[1] - arrivals[0]) * rate / np.log(1e4) - 1) < 0.01
+
+
 def test_a_rank_one_start_stays_of_rank_one() -> None:
     rng = np.random.default_rng(8)
     u, b = (v / np.linalg.norm(v) for v in rng.standard_normal((2, 7)))
@@ -181,6 +194,7 @@ def test_too_few_steps_are_reported_with_what_was_reached() -> None:
         ({"width": 0}, "width must be a whole number of at least 1"),
         ({"init_scale": 0}, "init_scale must be > 0: 0 is an exact critical point, which the flow never leaves; got 0"),
         ({"init_scale": -1}, "init_scale must be a number in"),
+        ({"init_scale": 1e-200}, "start must have an entry of size 1e-60 or more"),
         ({"t_max": np.inf}, "t_max must be a number in .*; got inf"),
         ({"t_max": 0}, r"t_max must be a number in \(0"),
         ({"seed": -1}, "seed must be"),

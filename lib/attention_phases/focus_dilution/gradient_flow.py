@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
@@ -57,6 +58,8 @@ _SOLVED = 0.01  # what a linear system may be wrong by, in units of that
 _FLOOR = (
     0.1  # directions of the embedding space smaller than this, in units of the start's entries, count as that large
 )
+_ROUNDING = 1e-14  # and nothing counts as so small that rounding spoils its error
+_SMALLEST = 1e-60  # no start may have smaller entries alone: their products must not be rounded to 0
 _MOST_DIRECTIONS = 120  # of one step; where more are needed the step is made shorter
 
 
@@ -167,6 +170,9 @@ def gradient_flow(
     max_steps = _checks.integer("max_steps", max_steps, 1)
     tokens = _queries(queries, chain)
 
+    largest = float(np.abs(_vector(start.arrays)).max())
+    if 0 < largest < _SMALLEST:
+        raise ValueError(f"start must have an entry of size {_SMALLEST:g} or more; the largest is {largest:g}")
     if not any(np.any(rate) for rate in Expansion(start.arrays, chain).flow):
         raise ValueError("start must not be a critical point, which the flow never leaves; the gradient vanishes there")
     solver = _Solver(chain, start, _LOCAL * rtol)
@@ -261,11 +267,10 @@ class _Solver:
         weights = self.weights(self.point)
         self._at = self._expansion(self.point)
         self.rate, self.excess_loss = _vector(self._at.flow), self._at.excess_loss
-        W0, W1, WQ, WK = weights
-        d, m = W0.shape
-        self._metric = (
-            np.linalg.inv(W0.T @ W0 + W1 @ W1.T + 2 * d * self._floor**2 * np.eye(m)),
-            np.linalg.inv(WQ @ WQ.T + WK @ WK.T + 2 * m * self._floor**2 * np.eye(m)),
+        floor = max(self._floor, _ROUNDING / self._tolerance * float(np.sqrt((self.point**2).mean())))
+        self._scales = (
+            _inverse_root(np.vstack([weights.W0, weights.W1.T]), floor),
+            _inverse_root(np.vstack([weights.WQ.T, weights.WK.T]), floor),
         )
 
     def _attempt(self, h: float) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -318,10 +323,9 @@ class _Solver:
         With ``C = W0^T W0 + W1 W1^T`` it is the root of ``tr C^-1 (E0^T E0 + E1 E1^T)``, and likewise for W_Q, W_K.
         """
         E0, E1, EQ, EK = self.weights(change)
-        of_outputs, of_scores = self._metric
-        squares = ((E0 @ of_outputs) * E0).sum() + ((of_outputs @ E1) * E1).sum()
-        squares += ((of_scores @ EQ) * EQ).sum() + ((of_scores @ EK) * EK).sum()
-        return float(np.sqrt(squares))
+        of_outputs, of_scores = self._scales
+        parts = (E0 @ of_outputs, E1.T @ of_outputs, EQ.T @ of_scores, EK.T @ of_scores)
+        return float(np.sqrt(sum((part * part).sum() for part in parts)))
 
 
 class _Frames:
@@ -394,6 +398,14 @@ def _drift(parameters: Parameters, at_start: tuple[Array, Array, Array]) -> floa
     )
     now = conserved_quantities(parameters)
     return float(max(np.abs(a - b).max() / part for a, b, part in zip(now, at_start, parts, strict=True)))
+
+
+def _inverse_root(rows: Float[Array, "n m"], floor: float) -> Float[Array, "m m"]:
+    """S with ``S S^T = (rows^T rows + n floor^2)^-1``, from a triangular factor, which keeps small directions."""
+    n, m = rows.shape
+    factor = np.linalg.qr(np.vstack([rows, np.sqrt(n) * floor * np.eye(m)]), mode="r")
+    inverse: Array = solve_triangular(factor, np.eye(m))
+    return inverse
 
 
 def _vector(weights: Weights) -> Float[Array, " n"]:
