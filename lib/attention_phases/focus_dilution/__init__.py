@@ -17,6 +17,7 @@ from attention_phases.focus_dilution.markov_transformer import (
     population_gradient,
     population_loss,
 )
+from attention_phases.focus_dilution.train_transformer import train_transformer
 
 __all__ = [
     "ConvergenceError",
@@ -32,4 +33,5 @@ __all__ = [
     "hessian_product",
     "population_gradient",
     "population_loss",
+    "train_transformer",
 ]
