@@ -13,11 +13,11 @@ N, B and 1/learning rate grow, stochastic gradient descent becomes the gradient 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
 import time
-import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,7 @@ def train_transformer(
         if start.n_tokens != chain.n_tokens:
             raise ValueError(f"start must be for the chain's {chain.n_tokens} tokens; got {start.n_tokens}")
         if not start.W0.any() and not start.W1.any():
-            raise ValueError("start must not have W0 = 0 and W1 = 0, a critical point that no minibatch leads away from")
+            raise ValueError("start must not have W0 = 0 and W1 = 0: no minibatch leads away from there")
         draws = _checks.generator(seed, stream=1)
     n_steps = _checks.integer("n_steps", n_steps, 1)
     context = _checks.integer("context", context, 1)
@@ -148,7 +148,7 @@ def train_transformer(
             if not run.advance(*batches.of_step(run.step)):
                 last = _trajectory(chain, run, tokens, learning_rate, converged=False)
                 raise ConvergenceError(
-                    f"training diverged in step {run.step} of {n_steps}: learning_rate = {learning_rate:g} is too large",
+                    f"training diverged in step {run.step} of {n_steps} with learning_rate = {learning_rate:g}",
                     last=last,
                     residual=last.drift,
                 )
@@ -183,7 +183,8 @@ class _Batches:
         d = self._chain.n_tokens
         cells = sequences[:, :-1] + d * np.arange(self._batch)[:, None]
         counts = np.bincount(cells.ravel(), minlength=self._batch * d).reshape(self._batch, d)
-        return torch.from_numpy(counts).double().log(), *map(torch.from_numpy, (sequences[:, -2], sequences[:, -1]))
+        last, following = torch.from_numpy(sequences[:, -2]), torch.from_numpy(sequences[:, -1])
+        return torch.from_numpy(counts).double().log(), last, following
 
 
 class _Run:
@@ -215,7 +216,7 @@ class _Run:
         if not math.isfinite(loss.item()):
             return False
         self._optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         self.step += 1
         self.at_frame = self.step == self.frame_steps[len(self.frames)]
@@ -314,10 +315,13 @@ def _file(checkpoint: str | os.PathLike[str]) -> Path:
 
 def _write(file: Path, whose: dict[str, Any], state: dict[str, NDArray[Any]]) -> None:
     """Put a checkpoint in the place of the one before, all of it or nothing."""
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, whose=np.array(json.dumps(whose)), **state)
     new = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         with new.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, whose=np.array(json.dumps(whose)), **state)
+            stream.write(_digest(content.getbuffer()))
+            stream.write(content.getbuffer())
             stream.flush()
             os.fsync(stream.fileno())
         new.replace(file)
@@ -328,13 +332,19 @@ def _write(file: Path, whose: dict[str, Any], state: dict[str, NDArray[Any]]) ->
 
 def _read(file: Path, whose: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """The state in a checkpoint, or a ValueError where it is not one of this run."""
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            state = dict(content)
-        found = json.loads(str(state.pop("whose")))
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        raise ValueError(f"checkpoint must be a file that train_transformer wrote, or none yet; got {file}") from None
+    content = memoryview(file.read_bytes())
+    n = hashlib.sha256().digest_size
+    if content[:n] != _digest(content[n:]):
+        raise ValueError(f"checkpoint must be a file that train_transformer wrote, or none yet; got {file}")
+    with np.load(io.BytesIO(content[n:]), allow_pickle=False) as arrays:
+        state = dict(arrays)
+    found = json.loads(str(state.pop("whose")))
     for key, value in whose.items():
-        if found.get(key) != value:
-            raise ValueError(f"checkpoint must be of this run; {file} has {key} {found.get(key)}, not {value}")
+        if found[key] != value:
+            raise ValueError(f"checkpoint must be of this run; {file} has {key} {found[key]}, not {value}")
     return state
+
+
+def _digest(content: memoryview) -> bytes:
+    """What a checkpoint begins with. Where it does not fit the rest, the file is damaged or of another kind."""
+    return hashlib.sha256(content).digest()
