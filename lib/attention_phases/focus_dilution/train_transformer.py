@@ -166,6 +166,8 @@ class _Batches:
 
     def __init__(self, chain: MarkovChain, context: int, batch: int, entropy: int) -> None:
         self._chain, self._context, self._batch, self._entropy = chain, context, batch, entropy
+        with np.errstate(divide="ignore"):
+            self._logarithms = np.log(np.arange(context + 1))  # -inf, 0, log 2, ...
         self._n_together = max(1, _DRAWN_AT_ONCE // (batch * (context + 1)))
         self._drawn: int | None = None
 
@@ -175,16 +177,15 @@ class _Batches:
 
         group, place = divmod(step, self._n_together)
         if group != self._drawn:
-            n, d = self._n_together * self._batch, self._chain.n_tokens
             rng = np.random.default_rng([self._entropy, group])
-            self._sequences = self._chain.sample(n, self._context + 1, rng)
+            self._sequences = self._chain.sample(self._n_together * self._batch, self._context + 1, rng)
             self._drawn = group
         sequences = self._sequences[place * self._batch : (place + 1) * self._batch]
         d = self._chain.n_tokens
         cells = sequences[:, :-1] + d * np.arange(self._batch)[:, None]
         counts = np.bincount(cells.ravel(), minlength=self._batch * d).reshape(self._batch, d)
         last, following = torch.from_numpy(sequences[:, -2]), torch.from_numpy(sequences[:, -1])
-        return torch.from_numpy(counts).double().log(), last, following
+        return torch.from_numpy(self._logarithms[counts]), last, following
 
 
 class _Run:
