@@ -23,7 +23,7 @@ from scipy.integrate import solve_ivp
 Array = NDArray[np.float64]
 LAZY = MarkovChain.lazy([0.75, 0.19, 0.05, 0.01], 0.8)
 CASES = {  # chain, width, scale of the start, time
-    "lazy": (LAZY, 16, 1e-3, 1000.0),
+    "lazy": (LAZY, 5, 1e-3, 1000.0),
     "one symmetry less": (MarkovChain.lazy([0.5, 0.14, 0.12, 0.1, 0.08, 0.06], 0.3), 8, 1e-2, 1000.0),
     "moves on": (MarkovChain.lazy([0.5, 0.1, 0.1, 0.1, 0.1, 0.1], -0.1), 5, 1e-3, 1000.0),
     "random": (MarkovChain(np.random.default_rng(0).dirichlet(np.full(6, 0.5), 6)), 8, 1e-2, 300.0),
@@ -75,9 +75,10 @@ def test_the_loss_falls_and_conserved_quantities_stay(case: Any) -> None:
         assert found.converged
 
 
+@pytest.mark.slow
 def test_a_tighter_tolerance_is_met() -> None:
     times = np.geomspace(1, 1e4, 30)
-    best = gradient_flow(LAZY, times=times, rtol=1e-7)
+    best = gradient_flow(LAZY, times=times, rtol=1e-6)
     assert best.excess_loss[-1] < 1e-6
     for rtol in (1e-3, 1e-4, 1e-5):
         found = gradient_flow(LAZY, times=times, rtol=rtol)
@@ -108,11 +109,11 @@ def test_what_a_trajectory_holds_is_what_its_weights_give() -> None:
 
 
 def test_frames_are_dense_in_stages_and_no_more_than_asked_for() -> None:
-    every = gradient_flow(LAZY, t_max=1e4, n_frames=10_000)
+    every = gradient_flow(LAZY, t_max=1e4, rtol=1e-2, n_frames=10_000)
     assert len(every.times) == every.n_steps + 1
     assert np.diff(every.times).max() > 1000 * np.diff(every.times).min()
     for n_frames in (3, 4, 50, 51):
-        few = gradient_flow(LAZY, t_max=1e4, n_frames=n_frames)
+        few = gradient_flow(LAZY, t_max=1e4, rtol=1e-2, n_frames=n_frames)
         assert n_frames / 2 <= len(few.times) <= n_frames
         assert few.times[0] == 0
         assert few.times[-1] == 1e4

@@ -27,6 +27,7 @@ from attention_phases.focus_dilution.markov_transformer import (
 )
 from attention_phases.focus_dilution.stages import Stage, find_stages, predict_timeline
 from attention_phases.focus_dilution.symmetry_breaking import RestingPoint, resting_point, symmetry_breaking_rate
+from attention_phases.focus_dilution.train_transformer import train_transformer
 
 __all__ = [
     "ConvergenceError",
@@ -53,6 +54,7 @@ __all__ = [
     "rank_one_flow",
     "resting_point",
     "symmetry_breaking_rate",
+    "train_transformer",
     "unigram_point",
     "unigram_profile",
 ]
