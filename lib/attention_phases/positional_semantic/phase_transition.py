@@ -729,6 +729,8 @@ def _turn(equations: BranchEquations, root: Root, direction: float, limits: Rang
             return way, _turn_between(equations, before, after, accuracy), beyond
         way.append(after.at)
         if not limits[0] <= after.at.alpha <= limits[1]:
+            if not equations.branch.exists(after.at.x):
+                break  # with few nodes the walk may step over where the overlaps vanish
             name = equations.branch.name
             raise NoThresholdError(
                 f"alpha_range must have the end of the {name} branch in it; got {limits}, beyond which it goes on", name
