@@ -128,7 +128,7 @@ TABLES = {
         {
             "quantity": experiments.ENDS_AND_CROSSINGS,
             "omega": (0.3,),
-            "sigma": (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7),
+            "sigma": (0.4, 0.45, 0.5, 0.55, 0.6, 0.7),
             "regularization": (0.01,),
             "attention": ("symmetric",),
             "accuracy": (0.005,),
@@ -140,7 +140,7 @@ TABLES = {
             "quantity": experiments.ENDS_AND_CROSSINGS,
             "omega": (0.3,),
             "sigma": (0.5,),
-            "regularization": (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03),
+            "regularization": (0.001, 0.005, 0.01, 0.02, 0.03),
             "attention": ("symmetric",),
             "accuracy": (0.005,),
         },

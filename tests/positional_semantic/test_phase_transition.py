@@ -122,8 +122,12 @@ def test_between_the_ends_of_both_branches_there_is_no_crossing() -> None:
     positional = spinodal_alpha(task, "positional", end="upper", start=0.35, accuracy=0.01)
     semantic = spinodal_alpha(task, "semantic", accuracy=0.01)
     assert positional.value < semantic.value
-    with pytest.raises(NoThresholdError):
+    with pytest.raises(NoThresholdError, match="neither branch exists") as none:
         critical_alpha(task)
+    assert none.value.winner == "neither"
+    crossover = linear_crossover_alpha(task, accuracy=0.01)
+    assert crossover.kind == "crossing"
+    assert crossover.value > semantic.value
     between = (positional.value + semantic.value) / 2
     assert solve_state_evolution(task, between, "uninformed", accuracy=0.01).q > 0
     for branch in ("positional", "semantic"):

@@ -73,7 +73,8 @@ class NoThresholdError(ValueError):
     """There is no such threshold in the range of alpha that was asked for.
 
     Attributes:
-        winner: what has the lower loss (or error) in all of the range; for the end of a branch, the branch.
+        winner: what has the lower loss (or error) in all of the range; for the end of a branch, the branch. "neither"
+            where both branches end before their losses cross: in between is only the uninformed one.
     """
 
     def __init__(self, message: str, winner: str) -> None:
@@ -413,13 +414,18 @@ class _Crossing:
         """The threshold of one task."""
         first, second = self.names
         try:
-            alpha, error, _ = _root(partial(self._difference, task), self._start, self.limits, self.accuracy)
+            alpha, error, _ = _root(partial(self._difference, task), self.last, self.limits, self.accuracy)
         except _OutOfRangeError as end:
+            if self.limits[0] * (1 + _NEAR) < end.alpha < self.limits[1] * (1 - _NEAR):
+                raise NoThresholdError(
+                    f"alpha_range must have the crossing of the {first} and the {second} loss in it; got "
+                    f"{self.limits}, but next to alpha = {end.alpha:.4g} neither branch exists",
+                    "neither",
+                ) from None
             winner = first if end.positive else second
             raise NoThresholdError(
                 f"alpha_range must have the crossing of the {first} and the {second} loss in it; got "
-                f"{self.limits}, and at alpha = {end.alpha:.4g}, where it or both branches end, the {winner} branch "
-                "still has the lower loss",
+                f"{self.limits}, and to its end at {end.alpha:.4g} the {winner} branch has the lower loss",
                 winner,
             ) from None
         except _NoRootError as end:
@@ -431,7 +437,8 @@ class _Crossing:
         return _accurate(Threshold(alpha, error, "crossing"), self.accuracy)
 
     @property
-    def _start(self) -> float:
+    def last(self) -> float:
+        """Where the last search ended, or where the first begins."""
         return self.lines[0].at.alpha if self.lines and self.lines[0].is_somewhere else 1.0
 
     def _difference(self, task: Task, log2_nodes: int) -> _Difference:
@@ -477,10 +484,11 @@ class _Crossover:
             if none.winner == "positional":
                 raise NoThresholdError(f"{none}; it never beats the linear baseline", "linear") from None
         low = critical.value if critical else self.limits[0]
+        start = critical.value if critical else self._crossing.last
         baseline = linear_baseline(task)
         difference = partial(self._difference, task, baseline.test_error)
         try:
-            alpha, error, slope = _root(difference, low, (low, self.limits[1]), self.accuracy)
+            alpha, error, slope = _root(difference, start, (low, self.limits[1]), self.accuracy)
         except _OutOfRangeError as end:
             if critical and not end.positive:
                 return Threshold(critical.value, critical.standard_error, "jump")
@@ -489,6 +497,13 @@ class _Crossover:
                 "alpha_range must have in it where attention begins to win over the linear baseline; got "
                 f"{self.limits}, at whose end {end.alpha:g} the {winner} one still has the lower test error",
                 winner,
+            ) from None
+        except _NoRootError as end:
+            raise ConvergenceError(
+                f"the test error of attention does not cross that of the linear baseline: at alpha = {end.alpha:.4g}, "
+                "where the semantic branch begins, it is below already",
+                last=None,
+                residual=np.inf,
             ) from None
         error = float(np.hypot(error, baseline.standard_error / slope))
         return _accurate(Threshold(alpha, error, "crossing"), self.accuracy)
@@ -501,7 +516,8 @@ class _Crossover:
         self._line = line
 
         def difference(alpha: float) -> tuple[Float[Array, " R"], float]:
-            line.move(alpha)
+            if not _is_there(line, alpha):  # there is no semantic attention yet
+                return np.full(2, np.inf), np.nan
             error, slope = line.test_error()
             return error - baseline, slope
 
@@ -712,6 +728,8 @@ def _turn(equations: BranchEquations, root: Root, direction: float, limits: Rang
             return way, _turn_between(equations, before, after, accuracy), beyond
         way.append(after.at)
         if not limits[0] <= after.at.alpha <= limits[1]:
+            if not equations.branch.exists(after.at.x):
+                break  # with few nodes the walk may step over where the overlaps vanish
             name = equations.branch.name
             raise NoThresholdError(
                 f"alpha_range must have the end of the {name} branch in it; got {limits}, beyond which it goes on", name
