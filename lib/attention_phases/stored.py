@@ -145,6 +145,17 @@ TABLES = {
             "accuracy": (0.005,),
         },
     ),
+    "thresholds-three-tokens": Table(
+        experiments.threshold,
+        {
+            "quantity": ("critical", "linear_crossover"),
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "sigma": (0.5,),
+            "regularization": (0.01,),
+            "attention": ("three tokens",),
+            "accuracy": (0.01,),
+        },
+    ),
     "thresholds-averse": Table(
         experiments.threshold,
         {

@@ -153,7 +153,12 @@ class _Line:
         start = self.at.x + self.drift * np.clip(step, -0.2, 0.2)
         found = root_near(self.equations, self.equations.evaluate(start, np.log(alpha)))
         if found is None and self._is_root:
-            return follow_branch(self.equations, self._last, alpha)
+            try:
+                return follow_branch(self.equations, self._last, alpha)
+            except NoSuchPointError:
+                raise
+            except ConvergenceError:  # lost on the way; it may come out from a guess
+                pass
         return found or find_root(self.equations, alpha)
 
     @property
