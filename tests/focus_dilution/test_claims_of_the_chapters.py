@@ -32,7 +32,8 @@ def test_width_d_is_enough_for_any_positive_chain(name: str, scale: float) -> No
     chain = CHAINS[name]
     identity = np.eye(chain.n_tokens)
     a = attention(Parameters(identity, identity, scale * identity, identity), chain)
-    exact = Parameters(identity, np.linalg.solve(a, chain.log_transition), scale * identity, identity)
+    W1 = np.linalg.solve(a, chain.log_transition).astype(np.float64)
+    exact = Parameters(identity, W1, scale * identity, identity)
     assert excess_loss(exact, chain) < 1e-20
 
 
