@@ -239,3 +239,15 @@ def test_what_makes_no_flow_is_refused(arguments: dict[str, Any], message: str) 
 def test_the_chain_must_be_one() -> None:
     with pytest.raises(ValueError, match="chain must be a MarkovChain"):
         gradient_flow(np.eye(2))  # type: ignore[arg-type]
+
+
+def test_many_asked_times_do_not_hold_the_flow_at_a_saddle() -> None:
+    """Tokens that are alike part slowly; with short steps, each of which moves them by less than the tolerance, too."""
+    chain = MarkovChain.lazy((0.5, 0.1, 0.1, 0.1, 0.1, 0.1), 0.65)
+    start = Parameters.gaussian(6, 8, 1e-5, 2)
+    apart = []
+    for arguments in ({"t_max": 700.0, "rtol": 1e-6}, {"times": np.linspace(0, 700, 351)}):
+        last = gradient_flow(chain, start=start, **arguments).parameters[-1]
+        apart.append(float(last.W0[1:].std(axis=0).max()))
+    assert apart[0] > 1e-2
+    assert abs(apart[1] / apart[0] - 1) < 0.05

@@ -55,6 +55,7 @@ _C = (
 )
 _LOCAL = 0.3  # tolerance of a step's estimated error, in units of rtol
 _SOLVED = 0.01  # what a linear system may be wrong by, in units of that
+_LEAST_WRONG = 1e-9  # nor may it be wrong by more than the step's tolerance, or this, of the flow
 _FLOOR = (
     0.1  # directions of the embedding space smaller than this, in units of the start's entries, count as that large
 )
@@ -278,7 +279,8 @@ class _Solver:
         shift = 1 / (_GAMMA * h)
         found, images = self._directions  # p and (shift - J) p, with p . (shift - J) p = 1
         n_found = 0
-        allowed = _SOLVED * self._tolerance * shift  # no eigenvalue of shift - J is much below shift
+        # no eigenvalue of shift - J is much below shift; and a short step must not stand still
+        allowed = min(_SOLVED * self._tolerance * shift, max(self._tolerance, _LEAST_WRONG) * self._size(self.rate))
         stages: list[Array] = []
         point = self.point
         for a, c in zip(_A, _C, strict=True):
