@@ -86,6 +86,20 @@ def test_training_stalls_where_there_are_two_sorts_of_tokens(name: str) -> None:
     assert point.transverse_rates[0] < 1e-15
 
 
+def test_tokens_that_are_alike_part_where_a_tangential_rate_is_positive() -> None:
+    """Above a persistence between .55 and .6 the symmetric end is a saddle; the four rates are those of the full flow."""
+    below, above = (MarkovChain.lazy(asymmetric(0), persistence) for persistence in (0.55, 0.65))
+    assert resting_point(below).tangential_rates[0] < 1e-12
+    point = resting_point(above)
+    growing = point.tangential_rates[point.tangential_rates > 1e-6]
+    assert growing == pytest.approx(np.full(4, growing[0]), rel=1e-6)
+    start = pack(weights_at(point, 3))
+    start[3:18:3] += 1e-7 * np.array([2.0, 1, 0, -1, -2])  # the rare tokens' embeddings along u
+    run = follow(above, unpack(start, 6, 3), 500, 1e-8)
+    apart = np.array([frame.W0[1:, 0].std() for frame in run.frames])
+    assert local_rate(run.times, apart, 1e-6, 1e-4) == pytest.approx(growing[0], rel=5e-3)
+
+
 def test_growth_across_is_zero_in_the_full_flow_of_a_symmetric_chain() -> None:
     chain = TWO_SORTS["one frequent, five rare"]
     point = resting_point(chain)

@@ -110,7 +110,7 @@ def rank_one_flow(
 
     It starts on the growing line ``w0 = init_scale p, w1 = init_scale n`` of the origin with ``|q| = |k| = init_scale``
     and q = k or q = -k, whichever grows. Or it starts from the part of given weights that lies along the direction u in
-    which they condense: the full flow from these weights follows it, up to the square of their scale, until a second
+    which they condense: the full flow from these weights follows it, up to the order of their scale, until a second
     direction has grown.
 
     The error of a step is at most 1e-8, relative. Those of w0 and w1 are then some 1e-6 while a stage is under way,

@@ -51,7 +51,8 @@ class RestingPoint:
         transverse_rates: (d,), its singular values, from the largest on.
         tangential_rates: (2 d + 2,), the growth rates on the manifold itself, in w0, w1, |q| and |k|, from the largest
             on. At least four are zero: two for the invariances of the loss, one for the sum of w1, which does not
-            matter either, and one for the line of points with the same x on which the end lies.
+            matter either, and one for the line of points with the same x on which the end lies. A positive one makes
+            the end a saddle: tokens that are exactly alike stay so in the rank-one flow, and only there.
         residual: the largest of the forces -dL/d(w0, w1, s).
     """
 
@@ -84,7 +85,9 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
     pair = ScorePair(4 * _SMALL, 0) if rate > 0 else ScorePair(0, 4 * _SMALL)
     end = integrate(chain, RankOneStart(w0, w1, pair), None)
     found = _described(settled(RankOnePoint(chain, end.w0[-1], end.w1[-1], float(end.score_scale[-1]))))
-    slowest = -float(found.tangential_rates[_N_NEUTRAL])
+    rates = found.tangential_rates
+    n_growing = int((rates > _SLOWEST * abs(rate)).sum())  # none of them was in the start
+    slowest = -float(rates[n_growing + _N_NEUTRAL])
     if slowest < _SLOWEST * abs(rate):  # where residual/slowest, the distance to the end, is not small
         raise ConvergenceError(
             f"the rank-one flow has no end: at t = {end.times[-1]:g} it relaxes at no more than {slowest:.1e}; "
@@ -98,9 +101,11 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
 def symmetry_breaking_rate(chain: MarkovChain) -> float:
     """The largest growth rate of a second direction at the end of the rank-one flow, the top singular value of T.
 
-    It is zero to rounding where there are two sorts of tokens, those of a sort exchangeable: there M = 0, and training
-    stalls. With an asymmetry delta of one sort it is proportional to delta as delta -> 0; the second singular value is
-    then of order delta^2, and of order delta^3 for a lazy chain. It is zero also where the focus rate is zero.
+    It is zero to rounding where there are two sorts of tokens, those of a sort exchangeable: there M = 0, and no second
+    direction grows. Training stalls, unless tokens that are alike part along the first direction, for which a
+    tangential rate is positive (`resting_point`). With an asymmetry delta of one sort the rate is proportional to delta
+    as delta -> 0; the second singular value is then of order delta^2, and of order delta^3 for a lazy chain. The rate
+    is zero also where the focus rate is zero.
 
     Raises:
         ValueError: `chain` is not a `MarkovChain`.
