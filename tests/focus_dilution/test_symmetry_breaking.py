@@ -87,7 +87,7 @@ def test_training_stalls_where_there_are_two_sorts_of_tokens(name: str) -> None:
 
 
 def test_tokens_that_are_alike_part_where_a_tangential_rate_is_positive() -> None:
-    """Above a persistence between .55 and .6 the symmetric end is a saddle; the four rates are those of the full flow."""
+    """Above a persistence of about .57 the symmetric end is a saddle; the four rates are those of the full flow."""
     below, above = (MarkovChain.lazy(asymmetric(0), persistence) for persistence in (0.55, 0.65))
     assert resting_point(below).tangential_rates[0] < 1e-12
     point = resting_point(above)
