@@ -149,7 +149,7 @@ TABLES = {
         experiments.threshold,
         {
             "quantity": ("critical", "linear_crossover"),
-            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "omega": (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5),
             "sigma": (0.5,),
             "regularization": (0.01,),
             "attention": ("three tokens",),
