@@ -10,7 +10,7 @@ from attention_phases.focus_dilution.condensation import (
     unigram_point,
     unigram_profile,
 )
-from attention_phases.focus_dilution.dilution import RankOneTrajectory, rank_one_flow
+from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneTrajectory, rank_one_flow
 from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.gradient_flow import Trajectory, gradient_flow
 from attention_phases.focus_dilution.markov_transformer import (
@@ -34,6 +34,7 @@ __all__ = [
     "Forces",
     "MarkovChain",
     "Parameters",
+    "RankOnePoint",
     "RankOneTrajectory",
     "RestingPoint",
     "Stage",
