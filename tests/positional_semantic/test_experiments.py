@@ -76,6 +76,8 @@ def test_distances_of_copies_come_out_again(row: int) -> None:
     ("name", "rows"),
     [
         ("thresholds", (15, 40)),
+        ("branch-ends", (20, 50)),
+        ("thresholds-three-tokens", (3,)),
         ("thresholds-sigma", (4, 12, 20)),
         ("thresholds-lambda", (4, 11, 18)),
         ("thresholds-averse", (3, 14)),
