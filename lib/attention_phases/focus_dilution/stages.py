@@ -183,9 +183,9 @@ def predict_timeline(chain: MarkovChain, parameters: Parameters, queries: Sequen
     What lies along the direction u in which the weights condense follows the rank-one flow. What lies across grows in
     proportion to its start: by the transverse operator along that flow, and then by the one at its end. From both
     together `find_stages` reads the times. Neglected are terms of second order in the part across: at the start the
-    square of the scale of the weights, at the end of symmetry breaking a few per cent of its growth. Where |lambda_2| is
-    not large against the scale of the weights, they matter: the times of focus and dilution are then wrong by up to
-    three quarters.
+    square of the scale of the weights, at the end of symmetry breaking a few per cent of its growth. Where
+    |lambda_2| is not large against the scale of the weights, they matter: the times of focus and dilution are then
+    wrong by up to three quarters.
 
     No symmetry breaking is predicted where nothing grows across, and no stage at all where pi is uniform.
 
