@@ -55,6 +55,18 @@ def stopping(x, y):
         raise KeyboardInterrupt
     return {"sum": x + y}
 
+def leaving(x, y):
+    if x == 2:
+        sys.exit(3)
+    return {"sum": x + y}
+
+class Adder:
+    def __init__(self, much):
+        self.much = much
+
+    def add(self, x, y):
+        return {"sum": x + y + self.much}
+
 def killing(x, y, times):
     note(x, y)
     time.sleep(0.02)
@@ -570,6 +582,28 @@ def test_where_files_must_be_small_the_sweep_stops_and_its_store_has_whole_lines
     assert len(stored.splitlines()) == 1 + 5
     pd.testing.assert_frame_equal(sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1), whole)
     assert len(calls.read_text().splitlines()) == 6 + 6 + 1
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_point_that_exits_fails_alone(points: Points, tmp_path: Path, n_jobs: int) -> None:
+    module, _ = points
+    with pytest.warns(FailedPointWarning, match="2 of 6 points failed"):
+        table = sweep(module.leaving, GRID, store=tmp_path / "store.jsonl", n_jobs=n_jobs)
+    assert table["error"].tolist() == ["", "", "SystemExit: 3", "SystemExit: 3", "", ""]
+
+
+def test_two_names_of_one_file_are_one_store(points: Points, tmp_path: Path) -> None:
+    module, _ = points
+    (tmp_path / "other.jsonl").symlink_to("store.jsonl")
+    with sweeps.alone(tmp_path / "store.jsonl"), pytest.raises(ValueError, match="in use by another sweep"):
+        sweep(module.point, GRID, store=tmp_path / "other.jsonl")
+
+
+def test_a_method_of_an_object_is_refused(points: Points, tmp_path: Path) -> None:
+    """What it computes depends on the object, of which the store knows nothing."""
+    module, _ = points
+    with pytest.raises(ValueError, match="function must not be bound to an object"):
+        sweep(module.Adder(1).add, GRID, store=tmp_path / "store.jsonl")
 
 
 @pytest.fixture

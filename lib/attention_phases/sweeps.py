@@ -80,6 +80,7 @@ def sweep(
         path.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise ValueError(f"store must lie in a folder; got {path}") from None
+    path = path.resolve()  # two names of one file are one store, and a point may change the folder
     with alone(path):
         done = _resume(path, header, points)
         failed: dict[int, str] = {}
@@ -131,6 +132,8 @@ def _points(function: Callable[..., Row], grid: Mapping[str, Iterable[Any]]) -> 
     """The points of the grid, each a mapping that `function` takes by keyword, with plain Python values."""
     if not callable(function) or "<" in getattr(function, "__qualname__", "<"):
         raise ValueError(f"function must be importable by name; got {_checks.shown(function)}")
+    if inspect.ismethod(function) and not isinstance(function.__self__, type):
+        raise ValueError(f"function must not be bound to an object; got {_checks.shown(function)}")
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(axis, str) for axis in grid):
         raise ValueError(f"grid must map names of axes to values; got {_checks.shown(grid)}")
     if _ERROR in grid:
@@ -261,7 +264,7 @@ def _outcome(function: Callable[..., Row], point: dict[str, Any]) -> dict[str, A
     """{"row": row}, or what `_failure` says."""
     try:
         return {"row": _row(function(**point), point)}
-    except Exception as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         return _failure(error)
 
 

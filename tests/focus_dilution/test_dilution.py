@@ -81,6 +81,16 @@ def test_full_flow_from_a_small_start_lies_on_the_reduced_one() -> None:
         np.testing.assert_allclose(run.attention[:, query, key], theory, atol=2e-3)
 
 
+@pytest.mark.parametrize("init_scale", [1e-8, 1e-12])
+def test_a_tiny_start_is_not_taken_for_rest(init_scale: float) -> None:
+    """The origin is a saddle; leaving it from a smaller start takes log(1/scale)/lambda_1 longer, and ends alike."""
+    usual, tiny = rank_one_flow(RUNNING, init_scale=1e-4), rank_one_flow(RUNNING, init_scale=init_scale)
+    assert tiny.converged
+    assert tiny.loss[-1] == pytest.approx(usual.loss[-1], rel=1e-6)
+    leaves = [run.times[np.argmax(run.loss < 0.9 * run.loss[0])] for run in (usual, tiny)]
+    assert leaves[1] - leaves[0] == pytest.approx(np.log(1e-4 / init_scale) / condensation_rate(RUNNING), rel=0.05)
+
+
 def test_conserved_quantity_and_falling_loss() -> None:
     run = rank_one_flow(RUNNING, init_scale=1e-2)
     conserved = (run.w0**2).sum(axis=1) - (run.w1**2).sum(axis=1) - 2 * np.abs(run.score_scale)

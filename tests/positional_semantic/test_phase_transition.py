@@ -178,6 +178,19 @@ def test_where_attention_never_wins_the_error_says_so() -> None:
     assert linear_crossover_curve(Task(), (0.3, 1.0)).kind == ("crossing", "linear")
 
 
+def test_a_strong_penalty_makes_attention_win_with_a_jump() -> None:
+    """At lambda = .1 neither branch exists where the search begins; alpha_l is alpha_c there."""
+    task = Task(regularization=0.1)
+    critical, crossover = (f(task, accuracy=0.01) for f in (critical_alpha, linear_crossover_alpha))
+    assert crossover.kind == "jump"
+    assert crossover.value == pytest.approx(critical.value, abs=1e-6)
+    semantic, positional = (
+        solve_state_evolution(task, critical.value, branch) for branch in ("semantic", "positional")
+    )
+    assert semantic.train_loss == pytest.approx(positional.train_loss, rel=1e-3)
+    assert semantic.test_error < linear_baseline(task).test_error < positional.test_error
+
+
 # --- ends of branches ---------------------------------------------------------------------------------------
 
 
@@ -322,6 +335,7 @@ def test_bad_arguments_are_refused(function: Any, arguments: dict[str, Any], mes
     [
         (lambda: critical_alpha(0.3), "task must be a Task"),  # type: ignore[arg-type]
         (lambda: critical_alpha(Task(), branches=("semantic",)), "branches"),  # type: ignore[arg-type]
+        (lambda: critical_alpha(Task(), branches={"semantic", "positional"}), "branches"),  # type: ignore[arg-type]
         (lambda: critical_alpha(Task(), branches="semantic"), "branches"),  # type: ignore[arg-type]
         (lambda: critical_alpha(Task(), branches=("semantic", "semantic")), "two different names"),
         (lambda: critical_alpha(Task(), branches=("semantic", "other")), "branches must be one of"),  # type: ignore[arg-type]

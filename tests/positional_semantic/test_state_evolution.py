@@ -389,7 +389,7 @@ def test_accuracy_out_of_reach_is_an_error_with_the_last_point(monkeypatch: pyte
 
 
 def test_a_root_that_is_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_evolution, "_root_from_guess", lambda *_: None)
+    monkeypatch.setattr(state_evolution, "root_from_guess", lambda *_: None)
     with pytest.raises(ConvergenceError, match="no semantic solution was found") as caught:
         solve_state_evolution(EXAMPLE, ALPHA, "semantic")
     assert not isinstance(caught.value, NoSuchPointError)

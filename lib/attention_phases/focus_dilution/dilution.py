@@ -177,7 +177,7 @@ def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> R
     solver = LSODA(rates, 0.0, y, end, rtol=_TOLERANCE, atol=_TOLERANCE * smallest, jac=jacobian)
     times, states, points = [0.0], [y], [point(y)]
     while solver.status == "running" and len(times) <= _MOST_STEPS:
-        if t_max is None and residual(points[-1]) <= rest:
+        if t_max is None and residual(points[-1]) <= rest * min(1.0, float(np.abs(states[-1][:-1]).max())):
             break
         solver.step()
         times.append(solver.t)

@@ -10,7 +10,7 @@ errors enter squared, and its derivative with respect to alpha is E of the minim
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -54,6 +54,7 @@ _NEAR = 0.01  # in log alpha: closer than this to where both branches are missin
 _POLISHED = 1e-4  # the same, after a few more steps
 _FARTHEST = 0.7  # largest change of log alpha in one step of a search
 _MOST_STEPS = 40
+_N_STARTS = 7  # where else in the range a search may begin
 
 
 @dataclass(frozen=True)
@@ -356,10 +357,14 @@ def _root_with_nodes(
     low, high = np.log(limits)
     below, above = -np.inf, np.inf
     x, last, void = float(np.clip(np.log(start), low, high)), np.nan, np.nan
+    elsewhere = sorted(np.linspace(low, high, _N_STARTS).tolist(), key=lambda other: abs(other - x))
     for _ in range(_MOST_STEPS):
         values, slope = difference(float(np.exp(x)))
         value = float(values.mean())
-        if np.isnan(value):  # neither side of it exists: go half of the way back
+        if np.isnan(value) and np.isnan(last) and elsewhere:  # neither side of it exists at the start
+            x = elsewhere.pop(0)
+            continue
+        if np.isnan(value):  # the same on the way: go half of it back
             if np.isnan(last) or abs(x - last) < _NEAR:
                 raise _OutOfRangeError(float(np.exp(x)), below == last)
             x, void = (x + last) / 2, x
@@ -511,8 +516,20 @@ class _Crossover:
                 last=None,
                 residual=np.inf,
             ) from None
+        if critical is None and self._positional_is_lower(task, alpha):
+            raise ConvergenceError(
+                f"the semantic branch beats the linear baseline from alpha = {alpha:.4g} on, but the positional one is "
+                "the lower there, and alpha_c was not found",
+                last=None,
+                residual=np.inf,
+            )
         error = float(np.hypot(error, baseline.standard_error / slope))
         return _accurate(Threshold(alpha, error, "crossing"), self.accuracy)
+
+    def _positional_is_lower(self, task: Task, alpha: float) -> bool:
+        positional, semantic = (_Line(task, name, _SEARCH, self.seed) for name in ("positional", "semantic"))
+        difference, _ = _loss_difference(positional, semantic, alpha)
+        return bool(difference.mean() > 0)
 
     def _difference(self, task: Task, baseline: float, log2_nodes: int) -> _Difference:
         line = _Line(task, "semantic", log2_nodes, self.seed)
@@ -816,7 +833,7 @@ def _first_root(equations: BranchEquations, alpha: float) -> Root | None:
 
 
 def _pair(branches: object) -> tuple[str, str]:
-    if not isinstance(branches, Iterable) or isinstance(branches, str) or len(names := list(branches)) != 2:
+    if not isinstance(branches, Sequence) or isinstance(branches, str) or len(names := list(branches)) != 2:
         raise ValueError(f"branches must be two names; got {_checks.shown(branches)}")
     first, second = (_checks.choice("branches", name, BRANCHES) for name in names)
     if first == second:
