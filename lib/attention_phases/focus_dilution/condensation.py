@@ -30,7 +30,7 @@ def condensation_rate(chain: MarkovChain) -> float:
     """
     _checks.instance("chain", chain, MarkovChain)
     pi = chain.stationary
-    return float(np.linalg.norm(pi) * np.linalg.norm(_above_uniform(pi)))
+    return float(np.linalg.norm(pi) * np.linalg.norm(above_uniform(pi)))
 
 
 def condensing_direction(parameters: Parameters, chain: MarkovChain) -> Float[Array, " m"]:
@@ -41,7 +41,7 @@ def condensing_direction(parameters: Parameters, chain: MarkovChain) -> Float[Ar
     """
     W0, W1, _, _ = fitting(parameters, chain)
     pi = chain.stationary
-    above = _above_uniform(pi)
+    above = above_uniform(pi)
     if not above.any():
         raise ValueError("chain must have a stationary distribution that is not uniform: nothing condenses there")
     grows: Array = W0.T @ (pi / np.linalg.norm(pi)) + W1 @ (above / np.linalg.norm(above))
@@ -64,7 +64,7 @@ def unigram_profile(chain: MarkovChain) -> tuple[Float[Array, " d"], Float[Array
     """
     _checks.instance("chain", chain, MarkovChain)
     pi = chain.stationary
-    if not _above_uniform(pi).any():
+    if not above_uniform(pi).any():
         return np.zeros_like(pi), np.zeros_like(pi)
     ell = np.log(pi)
     ell -= ell.mean()
@@ -89,7 +89,7 @@ def unigram_point(chain: MarkovChain, width: int, seed: Seed) -> Parameters:
     return Parameters(np.outer(w0, u), np.outer(u, w1), zero, zero)
 
 
-def _above_uniform(stationary: Float[Array, " d"]) -> Float[Array, " d"]:
+def above_uniform(stationary: Float[Array, " d"]) -> Float[Array, " d"]:
     """pi - 1/d, and exactly zero where pi is uniform to rounding."""
     above = stationary - 1 / len(stationary)
     return above if np.abs(above).max() > _ROUNDING * stationary.max() else np.zeros_like(above)

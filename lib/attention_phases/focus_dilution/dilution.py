@@ -29,7 +29,7 @@ from scipy.integrate import LSODA
 from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
-from attention_phases.focus_dilution.condensation import condensation_rate, condensing_direction
+from attention_phases.focus_dilution.condensation import above_uniform, condensation_rate, condensing_direction
 from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters
 
@@ -136,7 +136,7 @@ def rank_one_flow(
         if init_scale == 0:
             raise ValueError("init_scale must be > 0: 0 is an exact critical point, which the flow never leaves; got 0")
         pi = chain.stationary
-        above = pi - 1 / len(pi) if condensation_rate(chain) > 0 else np.zeros_like(pi)
+        above = above_uniform(pi)
         pair = ScorePair(4 * init_scale**2, 0) if focus_rate(chain) >= 0 else ScorePair(0, 4 * init_scale**2)
         size = float(np.linalg.norm(above)) or 1.0
         begin = RankOneStart(init_scale * pi / np.linalg.norm(pi), init_scale * above / size, pair)

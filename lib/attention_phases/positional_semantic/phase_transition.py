@@ -11,7 +11,7 @@ errors enter squared, and its derivative with respect to alpha is E of the minim
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -50,8 +50,8 @@ _FINEST = 19
 _SEARCHES = 4  # independent ones for the end of a branch
 _GAIN = 1.3  # powers of two by which the error of a threshold shrinks, about, with each doubling of the nodes
 _ROUGH = 1e-3  # relative accuracy of order parameters: the training loss has its square
-_NEAR = 0.01  # in log alpha: closer than this to where both branches are missing, a search ends
 _POLISHED = 1e-4  # the same, after a few more steps
+_NEAR = 0.01  # in log alpha: closer than this to where both branches are missing, a search ends
 _FARTHEST = 0.7  # largest change of log alpha in one step of a search
 _MOST_STEPS = 40
 _N_STARTS = 7  # where else in the range a search may begin
@@ -551,24 +551,12 @@ def _curve(task: Task, omegas: list[float], threshold: Callable[[Task], Threshol
     found: list[tuple[float, float, str]] = []
     for omega in omegas:
         try:
-            here = threshold(_with_omega(task, omega))
+            here = threshold(replace(task, omega=omega))
             found.append((here.value, here.standard_error, here.kind))
         except NoThresholdError as error:
             found.append((np.nan, np.nan, error.winner))
     alpha, errors, kinds = zip(*found, strict=True)
     return ThresholdCurve(np.array(omegas), np.array(alpha), np.array(errors), kinds)
-
-
-def _with_omega(task: Task, omega: float) -> Task:
-    return Task(
-        omega,
-        task.sigma,
-        task.regularization,
-        task.positional_attention,
-        task.student_rank,
-        task.teacher_rank,
-        task.positions,
-    )
 
 
 @one_thread
