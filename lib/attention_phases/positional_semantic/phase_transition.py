@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
-from attention_phases.estimates import Estimate
+from attention_phases.estimates import Estimate, standard_error
 from attention_phases.positional_semantic.averages import free_energy, kappa
 from attention_phases.positional_semantic.branches import BRANCHES, Branch, BranchEquations, Evaluation
 from attention_phases.positional_semantic.continuation import Place, along, newton, walk
@@ -376,7 +376,7 @@ def _root_with_nodes(
             above = x
         step, error = np.copysign(np.inf, value), 0.0
         if np.isfinite(value) and slope < 0:
-            step, error = -value / (slope * np.exp(x)), _standard_error(values) / abs(slope)
+            step, error = -value / (slope * np.exp(x)), float(standard_error(values)) / abs(slope)
         new = float(np.clip(x + np.clip(step, -_FARTHEST, _FARTHEST), low, high))
         if not below < new < above and np.isfinite(above - below):
             new = (below + above) / 2
@@ -396,10 +396,6 @@ def _root_with_nodes(
         last=None,
         residual=np.inf,
     )
-
-
-def _standard_error(values: Float[Array, " R"]) -> float:
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def _accurate(threshold: Threshold, accuracy: float) -> Threshold:
@@ -620,7 +616,7 @@ def spinodal_alpha(
             found.append(_end(equations, turn))
         alphas, errors = np.array(found).T
         alpha = float(alphas.mean())
-        error = max(_standard_error(alphas), float(np.sqrt((errors**2).sum())) / _SEARCHES)
+        error = max(float(standard_error(alphas)), float(np.sqrt((errors**2).sum())) / _SEARCHES)
     return _accurate(Threshold(alpha, error, _kind_of_end(equations, turn, beyond, error)), accuracy)
 
 
@@ -629,7 +625,7 @@ def _end(equations: BranchEquations, turn: Place[Evaluation]) -> tuple[float, fl
     size = len(turn.scale)
     null = np.linalg.svd(turn.slopes[:size] * turn.scale).U[:, -1]
     moves = -(null @ turn.at.rows[:size]) / (null @ equations.parameter_slope(turn.at))
-    return turn.at.alpha * (1 + float(moves.mean())), turn.at.alpha * _standard_error(moves)
+    return turn.at.alpha * (1 + float(moves.mean())), turn.at.alpha * float(standard_error(moves))
 
 
 @one_thread

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
+from attention_phases.estimates import standard_error
 from attention_phases.positional_semantic.averages import (
     Overlaps,
     Point,
@@ -418,7 +419,7 @@ def _refine(equations: BranchEquations, found: Root, alpha: float, accuracy: flo
 
 def _jumps(density: Float[Array, " R"]) -> bool:
     """Whether this density of jumps is more than noise."""
-    return bool(density.mean() > 3 * _standard_error(density))
+    return bool(density.mean() > 3 * standard_error(density))
 
 
 def _errors(
@@ -434,13 +435,13 @@ def _errors(
     shifted = [branch.point(at.x + column) for column in dx.T]
     values: dict[str, Any] = {name: getattr(point, name) for name in ("q", "m", "V", "theta")}
     errors: dict[str, Any] = {
-        name: _standard_error(np.stack([getattr(other, name) for other in shifted], axis=-1)) for name in values
+        name: standard_error(np.stack([getattr(other, name) for other in shifted], axis=-1)) for name in values
     }
     trace_q = np.array([np.trace(other.q) for other in shifted])
     values["train_loss"] = float(at.values[size] + penalty * np.trace(point.q))
-    errors["train_loss"] = float(_standard_error(deviations[size] + slopes[size] @ dx + penalty * trace_q))
+    errors["train_loss"] = float(standard_error(deviations[size] + slopes[size] @ dx + penalty * trace_q))
     values["test_error"] = float(test_loss.mean())
-    errors["test_error"] = float(_standard_error(test_loss + test_slope @ dx))
+    errors["test_error"] = float(standard_error(test_loss + test_slope @ dx))
     return values, errors
 
 
@@ -467,8 +468,8 @@ def _fixed_point(
     point = branch.point(at.x)
     density = equations.jump_density(at)
     replicon = equations.pointwise_replicon(at)
-    errors["free_energy"] = float(_standard_error(alpha * at.averages.envelope))
-    errors["jump_density"] = float(_standard_error(density))
+    errors["free_energy"] = float(standard_error(alpha * at.averages.envelope))
+    errors["jump_density"] = float(standard_error(density))
     if task.student_rank == task.teacher_rank == 1:
         errors |= {name: float(errors[name].item()) for name in ("q", "m", "V", "theta")}
     public = point.public()
@@ -492,9 +493,3 @@ def _fixed_point(
         n_nodes=equations.n_nodes,
         n_evaluations=n_evaluations,
     )
-
-
-def _standard_error(values: Float[Array, "*k R"]) -> Float[Array, " *k"]:
-    n = values.shape[-1]
-    deviations = values - values.sum(axis=-1, keepdims=True) / n
-    return np.asarray(np.sqrt((deviations**2).sum(axis=-1) / (n * (n - 1))))
