@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -23,7 +24,6 @@ import pytest
 from attention_phases import sweeps
 from attention_phases.errors import FailedPointWarning
 from attention_phases.sweeps import sweep
-from filelock import FileLock
 from joblib.externals.loky import get_reusable_executor
 
 MODULE = """
@@ -100,7 +100,7 @@ Points = tuple[Any, Path]  # a module of functions, and the file in which they n
 GRID: dict[str, list[Any]] = {"x": [1, 2, 3], "y": [10, 20]}
 NO_FUNCTIONS: list[Any] = [lambda x: {}, 3]
 NO_COUNTS: list[Any] = [0, "two", 1.5, True, None]
-NO_FILES: list[Any] = ["", 3, None, ".", os.devnull, f"{__file__}/store.jsonl"]
+NO_FILES: list[Any] = ["", 3, None, ".", b"store", "a\0b", "a" * 5000, os.devnull, f"{__file__}/store.jsonl"]
 NO_VALUES: list[Any] = [np.ones(1), 1j, np.datetime64("2020-01-01", "ns"), None, [1], np.ma.masked, 10**400]
 NO_AXES: list[Any] = [
     [],
@@ -268,7 +268,7 @@ def test_ctrl_c_stops_a_sweep_and_its_workers_and_keeps_its_points(points: Point
     kept, noted = stored_points(store), len(calls.read_text().splitlines())
     assert 3 <= len(kept) < 40
     assert store.read_bytes().endswith(b"}\n")
-    assert not store.with_name("store.jsonl.lock").exists()
+    assert not store.with_name(".store.jsonl.sweep.lock").exists()
     assert sweep(module.point, grid, store=store, n_jobs=1)["sum"].tolist() == list(range(40))
     again = {call.replace(" ", "") for call in calls.read_text().splitlines()[noted:]}
     assert not again & kept
@@ -542,23 +542,93 @@ def test_an_empty_row_in_a_store_is_damage(points: Points, tmp_path: Path) -> No
 
 
 @POSIX
-def test_a_lock_whose_file_its_last_owner_removed_keeps_nobody_out(
+def test_a_lock_opened_before_its_file_was_removed_does_not_let_a_second_sweep_in(
     points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Between open and flock a first sweep leaves, which removes the file, and a second one enters with a new file."""
+    import fcntl
+
     module, calls = points
+    store = tmp_path / "store.jsonl"
+    lock = fcntl.flock
+    first, second = sweeps.alone(store), sweeps.alone(store)
 
-    class Late(FileLock):
-        """Opened before the last owner removes the file, locked after it."""
+    def late(file: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX:
+            monkeypatch.setattr(fcntl, "flock", lock)
+            first.__exit__(None, None, None)
+            second.__enter__()
+        lock(file, operation)
 
-        def acquire(self, *args: Any, **options: Any) -> Any:
-            locked = super().acquire(*args, **options)
-            Path(self.lock_file).unlink()
-            return locked
-
-    monkeypatch.setattr(sweeps, "FileLock", Late)
+    first.__enter__()
+    monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(ValueError, match="store must not be in use by another sweep"):
-        sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
+        sweep(module.point, GRID, store=store, n_jobs=1)
+    second.__exit__(None, None, None)
     assert not calls.read_text()
+    assert len(sweep(module.point, GRID, store=store, n_jobs=1)) == 6
+
+
+@POSIX
+def test_of_many_processes_that_come_and_go_one_at_a_time_has_the_store(tmp_path: Path) -> None:
+    """Whoever is inside makes a file that must not be there yet."""
+    code = (
+        "import os, time; from pathlib import Path; from attention_phases.sweeps import alone\n"
+        "inside, end, times = Path('inside'), time.monotonic() + 2, 0\n"
+        "while time.monotonic() < end:\n"
+        "    try:\n"
+        "        with alone(Path('store.jsonl')):\n"
+        "            os.close(os.open(inside, os.O_CREAT | os.O_EXCL)); inside.unlink(); times += 1\n"
+        "    except ValueError:\n"
+        "        pass\n"
+        "print(times)"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    times = [int(process.communicate(timeout=60)[0]) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert sum(count > 0 for count in times) > 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_somebody_else_where_the_lock_would_be_is_kept(points: Points, tmp_path: Path) -> None:
+    module, _ = points
+    lock = tmp_path / ".store.jsonl.sweep.lock"
+    lock.write_text("mine")
+    with pytest.raises(ValueError, match=r"store must have its lock to itself; .*sweep\.lock is something else"):
+        sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
+    assert lock.read_text() == "mine"
+    lock.unlink()
+    other = tmp_path / "store.jsonl.lock"
+    other.write_text("mine too")
+    sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
+    assert other.read_text() == "mine too"
+    assert not lock.exists()
+
+
+@POSIX
+def test_new_files_and_folders_are_on_disk_before_the_first_point(
+    points: Points, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder's list of names is synchronised after a name has been added to it."""
+    module, calls = points
+    synced: list[tuple[int, list[str], bool]] = []
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        fsync(file)
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            synced.append((os.fstat(file).st_ino, os.listdir(file), bool(calls.read_text())))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    folder = tmp_path / "new" / "newer"
+    sweep(module.point, GRID, store=folder / "store.jsonl", n_jobs=1)
+    before = [(inode, name) for inode, names, begun in synced for name in names if not begun]
+    assert (tmp_path.stat().st_ino, "new") in before
+    assert ((tmp_path / "new").stat().st_ino, "newer") in before
+    assert (folder.stat().st_ino, "store.jsonl") in before
 
 
 @POSIX
@@ -597,6 +667,31 @@ def test_two_names_of_one_file_are_one_store(points: Points, tmp_path: Path) -> 
     (tmp_path / "other.jsonl").symlink_to("store.jsonl")
     with sweeps.alone(tmp_path / "store.jsonl"), pytest.raises(ValueError, match="in use by another sweep"):
         sweep(module.point, GRID, store=tmp_path / "other.jsonl")
+
+
+def test_a_store_is_made_where_its_link_points_to(points: Points, tmp_path: Path) -> None:
+    module, _ = points
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "far" / "store.jsonl")
+    sweep(module.point, GRID, store=tmp_path / "link.jsonl", n_jobs=1)
+    assert len((tmp_path / "far" / "store.jsonl").read_text().splitlines()) == 7
+    (tmp_path / "circle.jsonl").symlink_to("circle.jsonl")
+    with pytest.raises(ValueError, match=r"store must be the path of a file; got .*circle\.jsonl"):
+        sweep(module.point, GRID, store=tmp_path / "circle.jsonl", n_jobs=1)
+
+
+def test_a_store_with_two_names_is_refused(points: Points, tmp_path: Path) -> None:
+    """Each name would have a lock of its own."""
+    module, _ = points
+    sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=1)
+    (tmp_path / "other.jsonl").hardlink_to(tmp_path / "store.jsonl")
+    with pytest.raises(ValueError, match=r"store must be a file with one name; .*other\.jsonl has 2"):
+        sweep(module.point, GRID, store=tmp_path / "other.jsonl", n_jobs=1)
+
+
+def test_the_number_of_processes_may_come_from_an_array(points: Points, tmp_path: Path) -> None:
+    module, _ = points
+    two: Any = np.int64(2)
+    assert len(sweep(module.point, GRID, store=tmp_path / "store.jsonl", n_jobs=two)) == 6
 
 
 def test_a_method_of_an_object_is_refused(points: Points, tmp_path: Path) -> None:
@@ -788,6 +883,7 @@ def test_an_unfit_grid_is_refused_before_the_store_is_touched(
         *[({"n_jobs": value}, "n_jobs") for value in NO_COUNTS],
         *[({"store": value}, "store") for value in NO_FILES],
         ({"version": 2}, "version"),
+        ({"version": ""}, "version"),
     ],
 )
 def test_unfit_arguments_are_refused_by_name(

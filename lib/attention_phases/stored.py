@@ -23,7 +23,7 @@ import pandas as pd
 from attention_phases import _checks
 from attention_phases.errors import FailedPointWarning
 from attention_phases.positional_semantic import experiments
-from attention_phases.sweeps import alone, sweep
+from attention_phases.sweeps import alone, make_folder, sweep, sync_folder
 
 _REPOSITORY = Path(__file__).parents[2]
 _IN_REPOSITORY = _REPOSITORY / "book" / "data"
@@ -257,7 +257,7 @@ def compute(name: str, folder: str | os.PathLike[str], n_jobs: int = -1) -> Path
     table = TABLES[_checks.choice("name", name, list(TABLES))]
     if not isinstance(folder, str | os.PathLike) or ((place := Path(folder)).exists() and not place.is_dir()):
         raise ValueError(f"folder must be the path of a folder; got {_checks.shown(folder)}")
-    place.mkdir(parents=True, exist_ok=True)
+    make_folder("folder", place)
     store, path, part = (place / file for file in (f".{name}.jsonl", f"{name}.csv", f".{name}.csv"))
     head = "".join(f"# {line}\n" for line in _origin(name))
     with alone(path):
@@ -268,8 +268,12 @@ def compute(name: str, folder: str | os.PathLike[str], n_jobs: int = -1) -> Path
             except FailedPointWarning as warning:
                 raise RuntimeError(f"table {name} is not complete: {warning}") from None
         rows = rows.drop(columns="error")
-        part.write_text(head + rows.to_csv(index=False, float_format="%.9g", lineterminator="\n"), encoding="utf-8")
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(head + rows.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)  # at once: a reader finds the old table or the new one
+        sync_folder(place)  # before the points go
         store.unlink()
     return path
 

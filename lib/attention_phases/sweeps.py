@@ -5,6 +5,7 @@ import inspect
 import itertools
 import json
 import math
+import operator
 import os
 import traceback
 import warnings
@@ -67,20 +68,17 @@ def sweep(
         OSError: a point could not be written. The points before it stay stored.
     """
     points = _points(function, grid)
-    if not isinstance(n_jobs, int) or isinstance(n_jobs, bool) or n_jobs == 0:
-        raise ValueError(f"n_jobs must be a whole number other than 0; got {_checks.shown(n_jobs)}")
-    if version is not None and not isinstance(version, str):
-        raise ValueError(f"version must be a text or None; got {_checks.shown(version)}")
-    if not isinstance(store, str | os.PathLike) or not os.fspath(store) or (path := Path(store)).is_dir():
-        raise ValueError(f"store must be the path of a file; got {_checks.shown(store)}")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"store must be a regular file, or none yet; got {path}")
-    header = _header(function, points, version)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ValueError(f"store must lie in a folder; got {path}") from None
-    path = path.resolve()  # two names of one file are one store, and a point may change the folder
+        n_processes = 0 if isinstance(n_jobs, bool) else operator.index(n_jobs)
+    except TypeError:
+        n_processes = 0
+    if n_processes == 0:
+        raise ValueError(f"n_jobs must be a whole number other than 0; got {_checks.shown(n_jobs)}")
+    if version is not None and (not isinstance(version, str) or not version):
+        raise ValueError(f"version must be a text or None; got {_checks.shown(version)}")
+    path = _place(store)
+    header = _header(function, points, version)
+    make_folder("store", path.parent)
     with alone(path):
         done = _resume(path, header, points)
         failed: dict[int, str] = {}
@@ -88,7 +86,7 @@ def sweep(
         with (
             path.open("ab") as file,
             tqdm(total=len(points), initial=len(done), desc=path.stem, disable=None) as bar,
-            closing(_outcomes(function, missing, n_jobs)) as outcomes,
+            closing(_outcomes(function, missing, n_processes)) as outcomes,
         ):
             for index, outcome in outcomes:
                 if done and "row" in outcome and outcome["row"].keys() != (columns := next(iter(done.values())).keys()):
@@ -111,21 +109,66 @@ def sweep(
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Within it, no other process is inside for the same path; where one is already, a ValueError. Leaves no file."""
-    lock = FileLock(f"{path}.lock", timeout=0)
-    in_use = f"store must not be in use by another sweep; {path} is"
+    """Within it, no other process is inside for the same path; where one is already, a ValueError.
+
+    The lock is an empty hidden file beside `path`, which is gone afterwards. Only who holds the lock removes it. So
+    whoever opened the file before and locks it after that holds a file with no name, and FileLock takes that for none.
+    """
+    file = path.with_name(f".{path.name}.sweep.lock")
+    if file.exists() and (not file.is_file() or file.stat().st_size > 0):
+        raise ValueError(f"store must have its lock to itself; {file} is something else")
+    lock = FileLock(file, timeout=0)
     try:
         lock.acquire()
     except Timeout:
-        raise ValueError(in_use) from None
+        raise ValueError(f"store must not be in use by another sweep; {path} is") from None
     try:
-        if not Path(lock.lock_file).exists():  # opened just before its last owner removed it: it keeps nobody out
-            raise ValueError(in_use)
         yield
     finally:
         with suppress(PermissionError):  # Windows removes no open file; there the release does
-            Path(lock.lock_file).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         lock.release()
+
+
+def make_folder(name: str, folder: Path) -> None:
+    """Make a folder and those above it that are missing, on disk; where it cannot be one, a ValueError for `name`."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"{name} must have folders all along its path; got {folder}") from None
+    for place in reversed(missing):
+        sync_folder(place.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have on disk which files the folder holds: without it, a loss of power may take a new file's name."""
+    if os.name == "nt":  # which opens no folders, and needs none of this
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _place(store: str | os.PathLike[str]) -> Path:
+    """Where the store is: two names of one file are one store, and a point may change the working folder."""
+    wrong = f"store must be the path of a file; got {_checks.shown(store)}"
+    if not isinstance(store, str | os.PathLike) or not isinstance(os.fspath(store), str) or not os.fspath(store):
+        raise ValueError(wrong)
+    try:
+        path = Path(store).resolve()
+        status = path.stat() if path.exists() else None
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null character, links in a circle
+        raise ValueError(f"{wrong}: {error}") from None
+    if path.is_dir():
+        raise ValueError(wrong)
+    if status is not None and not path.is_file():
+        raise ValueError(f"store must be a regular file, or none yet; got {path}")
+    if status is not None and status.st_nlink > 1:
+        raise ValueError(f"store must be a file with one name; {path} has {status.st_nlink} (hard links)")
+    return path
 
 
 def _points(function: Callable[..., Row], grid: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
@@ -330,6 +373,7 @@ def _resume(path: Path, header: dict[str, str], points: list[dict[str, Any]]) ->
     if new:
         with path.open("ab") as file:
             _append(file.fileno(), header)
+        sync_folder(path.parent)
     return done
 
 
