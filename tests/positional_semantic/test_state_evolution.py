@@ -214,6 +214,26 @@ def test_derivative_of_the_training_loss_by_lambda(branch: str) -> None:
     assert slope == pytest.approx(float(here.q) / (2 * 0.25), rel=5e-3)
 
 
+@pytest.mark.parametrize("branch", ["semantic", "positional", "uninformed"])
+def test_the_marginal_cost_is_the_derivative_of_the_training_loss_by_alpha(branch: str) -> None:
+    low, here, high = (
+        solve_state_evolution(EXAMPLE, factor * ALPHA, branch, accuracy=2e-4)  # type: ignore[arg-type]
+        for factor in (0.95, 1.0, 1.05)
+    )
+    slope = (high.train_loss - low.train_loss) / (0.1 * ALPHA)
+    # a loss's error of 2e-4 is common to both ends but for a small part; the third derivative takes 0.1 %
+    assert slope == pytest.approx(here.marginal_cost, rel=5e-3)
+    assert here.standard_error["marginal_cost"] < 1e-3 * here.marginal_cost
+
+
+def test_the_marginal_cost_of_rank_two_is_the_average_of_the_minimised_objective() -> None:
+    task = Task(student_rank=2)
+    point = solve_state_evolution(task, 3.0, "mixed", accuracy=0.02)
+    values = averages.model(task, 14, 5).averages(averages.Point.of(task, point.overlaps)).envelope
+    error = np.hypot(values.std(ddof=1) / np.sqrt(len(values)), point.standard_error["marginal_cost"])
+    assert abs(values.mean() - point.marginal_cost) < 4 * error
+
+
 def replaced(**changes: Any) -> Task:
     values: dict[str, Any] = {
         "omega": 0.3,

@@ -143,6 +143,7 @@ class FixedPoint:
         train_loss: epsilon_t = alpha E ell(h*) + lambda tr q/(2 sigma^2).
         test_error: epsilon_g = E ell(w).
         free_energy: the variational formula of epsilon_t (module docstring): the same number by another road.
+        marginal_cost: E M, of the minimised objective of one more sample: the derivative of epsilon_t in alpha.
         standard_error: by name, of the numbers above and of jump_density: how far the value may be from that of exact
             averages, from the scatter of independent randomisations of the nodes. Of errors of the replica-symmetric
             theory it knows nothing.
@@ -167,6 +168,7 @@ class FixedPoint:
     train_loss: float
     test_error: float
     free_energy: float
+    marginal_cost: float
     standard_error: dict[str, Any]
     residual: float
     converged: bool
@@ -405,7 +407,7 @@ def _refine(equations: BranchEquations, found: Root, alpha: float, accuracy: flo
         worst = _worst(values, errors)
         if not converged or worst <= accuracy or log2_nodes >= _FINEST:
             break
-    point = _fixed_point(equations, at, alpha, values, errors, converged, n_evaluations)
+    point = _fixed_point(equations, at, slopes, alpha, values, errors, converged, n_evaluations)
     if must_converge and not (converged and worst <= accuracy):
         what = f"relative standard error {worst:.2g}" if converged else f"residual {point.residual:.2g}"
         raise ConvergenceError(
@@ -429,9 +431,7 @@ def _errors(
     branch, task, size = equations.branch, equations.branch.task, equations.branch.size
     point, penalty = branch.point(at.x), task.regularization / (2 * task.sigma**2)
     test_loss = equations.test_loss(at.x)
-    # to first order, the root that the nodes of one randomisation alone would give
-    deviations = at.rows - at.values[:, None]
-    dx = -np.linalg.solve(slopes[:size], deviations[:size])
+    dx, deviations = _shifts(at, slopes)
     shifted = [branch.point(at.x + column) for column in dx.T]
     values: dict[str, Any] = {name: getattr(point, name) for name in ("q", "m", "V", "theta")}
     errors: dict[str, Any] = {
@@ -443,6 +443,24 @@ def _errors(
     values["test_error"] = float(test_loss.mean())
     errors["test_error"] = float(standard_error(test_loss + test_slope @ dx))
     return values, errors
+
+
+def _shifts(at: Evaluation, slopes: Float[Array, "k+1 k"]) -> tuple[Float[Array, "k R"], Float[Array, "k+1 R"]]:
+    """To first order, from the root to those that the nodes of one randomisation alone would give; and what moves it.
+
+    Those are the deviations of the equations, and of alpha E ell(h*), from their means.
+    """
+    deviations = at.rows - at.values[:, None]
+    return -np.asarray(np.linalg.solve(slopes[:-1], deviations[:-1])), deviations
+
+
+def _marginal_cost(branch: Branch, at: Evaluation, slopes: Float[Array, "k+1 k"]) -> Float[Array, " R"]:
+    """E M = E ell(h*) + tr V q^/(2 alpha) by each randomisation, at its own root, where q^ = V^-1 Delta V^-1."""
+    dx, deviations = _shifts(at, slopes)
+    loss = at.values[-1] + deviations[-1] + slopes[-1] @ dx
+    r = branch.task.student_rank
+    log_ratio = (at.x[:, None] + dx)[: 2 * r].reshape(2, r, -1)  # of Delta and V
+    return np.asarray((loss + np.exp(log_ratio[0] - log_ratio[1]).sum(axis=0) / 2) / at.alpha)
 
 
 def _worst(values: dict[str, Any], errors: dict[str, Any]) -> float:
@@ -458,6 +476,7 @@ def _worst(values: dict[str, Any], errors: dict[str, Any]) -> float:
 def _fixed_point(
     equations: BranchEquations,
     at: Evaluation,
+    slopes: Float[Array, "k+1 k"],
     alpha: float,
     values: dict[str, Any],
     errors: dict[str, Any],
@@ -468,6 +487,8 @@ def _fixed_point(
     point = branch.point(at.x)
     density = equations.jump_density(at)
     replicon = equations.pointwise_replicon(at)
+    marginal_cost = _marginal_cost(branch, at, slopes)
+    errors["marginal_cost"] = float(standard_error(marginal_cost))
     errors["free_energy"] = float(standard_error(alpha * at.averages.envelope))
     errors["jump_density"] = float(standard_error(density))
     if task.student_rank == task.teacher_rank == 1:
@@ -484,6 +505,7 @@ def _fixed_point(
         train_loss=values["train_loss"],
         test_error=values["test_error"],
         free_energy=free_energy(task, alpha, point, at.averages),
+        marginal_cost=float(marginal_cost.mean()),
         standard_error=errors,
         residual=residual(task, alpha, point, at.averages),
         converged=converged,
