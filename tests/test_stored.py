@@ -45,6 +45,38 @@ def test_minima_of_the_map_are_converged() -> None:
     assert table["positional_converged"].all()
 
 
+def test_each_published_number_is_there_once_and_in_the_book_s_units() -> None:
+    table = stored.published()
+    assert not table.duplicated(["source", "branch", "omega", "alpha", "quantity"]).any()
+    errors = table[table["quantity"].isin(["train_loss", "test_error", "epsilon_lin"])]
+    assert errors["value"].between(1e-3, 5e-3).all()  # twice a test error would be more on the positional branch
+    assert table.groupby("quantity").size()[["alpha_c", "alpha_l"]].to_list() == [9, 12]
+
+
+@pytest.mark.skipif(
+    "ATTENTION_PHASES_REFERENCE" not in os.environ,
+    reason="ATTENTION_PHASES_REFERENCE names no folder of published numbers",
+)
+def test_the_published_numbers_are_those_of_the_paper_s_files() -> None:
+    folder = Path(os.environ["ATTENTION_PHASES_REFERENCE"])
+    thresholds = pd.read_csv(folder / "published_thresholds.csv").set_index(["threshold", "omega"])["alpha"]
+    theory = pd.read_csv(folder / "published_theory_omega_0.3.csv").rename(columns={"minus_epsilon_t": "train_loss"})
+    theory = theory.assign(train_loss=-theory["train_loss"], test_error=theory["two_epsilon_g"] / 2)
+    made = pd.read_csv(folder / "published_experiments_omega_0.3.csv").rename(
+        columns={"start": "branch", "epsilon_g": "test_error", "epsilon_t": "train_loss"}
+    )
+    made["theta"] = made["theta_over_sigma2"] / 4
+    files = {"theory": theory, "experiment": made}
+    for row in stored.published().query("source != 'fit'").to_dict("records"):
+        if row["quantity"] in ("alpha_c", "alpha_l"):
+            theirs = thresholds[row["quantity"], row["omega"]]
+        else:
+            file = files[row["source"]]
+            place = (file["branch"] == row["branch"]) & np.isclose(file["alpha"], row["alpha"])
+            theirs = file.loc[place, row["quantity"]].item()
+        assert np.isclose(row["value"], theirs, rtol=1e-4), row
+
+
 @pytest.mark.slow
 def test_rows_of_minima_are_reproduced() -> None:
     """Where a valley holds several minima, rounding may choose; their losses differ by the spread of valley-floors."""

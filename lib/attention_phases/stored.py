@@ -178,8 +178,8 @@ TABLES = {
     "rank-two": Table(
         experiments.rank_two_point,
         {
-            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
-            "alpha": (1.0, 1.25, 1.5, 2.0, 3.0, 4.5, 6.0),
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7),
+            "alpha": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0, 3.0, 4.5, 6.0),
             "branch": ("uninformed", "positional", "semantic", "mixed"),
         },
     ),
@@ -214,6 +214,15 @@ def load(name: str) -> pd.DataFrame:
         again = f"python -m attention_phases.stored {name} computes it again"
         raise ValueError(f"table {name} must have {expected} rows; {path} has {len(table)}: {again}")
     return table
+
+
+def published() -> pd.DataFrame:
+    """Numbers of the paper behind Part I that the book cites; the file's first lines say what they are.
+
+    Columns source ("theory", "experiment", "fit"), branch, omega, alpha, quantity, value; a cell is empty where it says
+    nothing. Thresholds alpha_c and alpha_l are values. Read off by hand, so there is nothing to compute again.
+    """
+    return pd.read_csv(_file("published"), comment="#")
 
 
 def provenance(name: str) -> str:
@@ -289,10 +298,15 @@ def _version() -> str:
 
 def _path(name: str) -> Path:
     _checks.choice("name", name, list(TABLES))
-    for folder in (_IN_REPOSITORY, _IN_PACKAGE):
-        if (folder / f"{name}.csv").exists():
-            return folder / f"{name}.csv"
-    raise FileNotFoundError(f"table {name} is not there: python -m attention_phases.stored {name} computes it")
+    if not (path := _file(name)).exists():
+        raise FileNotFoundError(f"table {name} is not there: python -m attention_phases.stored {name} computes it")
+    return path
+
+
+def _file(name: str) -> Path:
+    """NAME.csv in the repository, or else in the package."""
+    path = _IN_REPOSITORY / f"{name}.csv"
+    return path if path.exists() else _IN_PACKAGE / f"{name}.csv"
 
 
 def _origin(name: str) -> list[str]:
