@@ -178,8 +178,16 @@ TABLES = {
     "rank-two": Table(
         experiments.rank_two_point,
         {
-            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7),
-            "alpha": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0, 3.0, 4.5, 6.0),
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "alpha": (1.0, 1.25, 1.5, 2.0, 3.0, 4.5, 6.0),
+            "branch": ("uninformed", "positional", "semantic", "mixed"),
+        },
+    ),
+    "rank-two-early": Table(
+        experiments.rank_two_point,
+        {
+            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "alpha": (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
             "branch": ("uninformed", "positional", "semantic", "mixed"),
         },
     ),
