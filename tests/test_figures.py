@@ -152,6 +152,33 @@ def test_error_bars_may_have_unequal_halves() -> None:
     np.testing.assert_allclose(segments, [[[0, 0.9], [0, 1.3]], [[1, 1.8], [1, 2.4]]])
 
 
+def test_bars_of_a_boundary_lie() -> None:
+    _, ax = figures.subplots()
+    figures.boundary(ax, [1, 2, np.nan], [0, 1, 2], [0.1, 0.2, 0.1], "semantic", label="line", marked=True)
+    (container,) = ax.containers
+    segments = container.lines[2][0].get_segments()
+    np.testing.assert_allclose(segments[:2], [[[0.9, 0], [1.1, 0]], [[1.8, 1], [2.2, 1]]])
+    assert container.lines[0].get_marker() == LOOKS["semantic"].marker
+
+
+def test_on_a_plane_the_band_is_of_two_standard_errors_and_no_theme_changes_it() -> None:
+    _, ax = figures.subplots()
+    figures.boundary_on_plane(ax, [1, 2], [0, 1], [0.1, 0.2])
+    (region,) = ax.collections
+    assert isinstance(region, PolyCollection)
+    corners = {tuple(corner) for corner in np.asarray(region.get_paths()[0].vertices).round(12)}
+    assert corners == {(0.8, 0), (1.2, 0), (1.6, 1), (2.4, 1)}
+    assert figures.ON_PLANE not in DARK
+
+
+def test_a_place_has_a_band_of_two_standard_errors() -> None:
+    _, ax = figures.subplots()
+    figures.place(ax, 1.0, 0.1)
+    (band,) = ax.patches
+    assert band.get_extents().transformed(ax.transData.inverted()).intervalx == pytest.approx([0.8, 1.2])
+    assert ax.lines[0].get_xdata() == pytest.approx([1, 1])
+
+
 def test_points_without_a_known_error_have_no_bars() -> None:
     _, ax = figures.subplots()
     figures.experiment(ax, [0, 1], [1, 2], None, "published")
@@ -347,6 +374,9 @@ def anything(value: Any) -> Any:
             lambda ax: figures.experiment(ax, [0], [0], anything([[1], [1, 2]]), "mixed"),
             "standard_error must be a list of 1",
         ),
+        (lambda ax: figures.boundary(ax, [0], [0], [1, 2], "mixed"), "standard_error must be a list of 1 real numbers"),
+        (lambda ax: figures.boundary_on_plane(ax, [0], [0], [1, 2]), "standard_error must be a list of 1 real numbers"),
+        (lambda ax: figures.place(ax, 0, -1), r"standard_error must be a number in \[0, inf\); got -1"),
         (lambda ax: figures.heatmap(ax, [[0.5]], limits=anything((0,))), r"limits must be a real array of shape \(2\)"),
         (lambda ax: figures.heatmap(ax, [[0.5]], limits=anything(("a", "b"))), "limits must be a real array"),
         (lambda ax: figures.heatmap(ax, [[0.5]], limits=(0, np.inf)), "limits must be finite"),

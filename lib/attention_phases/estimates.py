@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binomtest
 
 from attention_phases import _checks
 
@@ -24,6 +25,20 @@ def standard_error(values: Float[Array, "*k R"]) -> Float[Array, " *k"]:
     n = values.shape[-1]
     deviations = values - values.sum(axis=-1, keepdims=True) / n
     return np.asarray(np.sqrt((deviations**2).sum(axis=-1) / (n * (n - 1))))
+
+
+def share(hits: ArrayLike) -> tuple[float, float, float]:
+    """Share of the true among the values (n,), and how far its 68 % interval (Wilson's) reaches down and up.
+
+    Raises:
+        ValueError: there are no values, or other ones than true and false.
+    """
+    values = np.asarray(hits)
+    if values.dtype != bool or values.ndim != 1 or not len(values):
+        raise ValueError(f"hits must be a list of True and False; got {_checks.shown(hits)}")
+    ends = binomtest(int(values.sum()), len(values)).proportion_ci(0.68, method="wilson")
+    mean = float(values.mean())
+    return mean, mean - float(ends.low), float(ends.high) - mean
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ WIDTH = 6.0  # inches: text of 10 pt comes out at 16.7 px where a page shows the
 LONGEST_ANNOTATED = 8  # cells of a matrix with more rows or columns are too small for their numbers
 LINEWIDTH = 1.8
 CUT = 0.02  # inches that a text may reach beyond the figure: its box is a little larger than its ink
+ON_PLANE = "#010101"  # ink on a coloured plane, which the dark theme leaves as it is
+ON_PLANE = "#010101"  # ink on a coloured plane, which the dark theme leaves as it is
 FLATTEST, TALLEST = 0.05, 3.0  # a figure's height over its width
 
 
@@ -119,6 +121,48 @@ def experiment(
         across, height, error, color=style.color, marker=style.marker, linestyle="none", label=label,
         zorder=3, markersize=5, markerfacecolor=PAPER, markeredgewidth=1.3, elinewidth=1.3, capsize=3,
     )  # fmt: skip
+
+
+def boundary(
+    ax: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    standard_error: ArrayLike,
+    look: str | Look,
+    *,
+    label: str | None = None,
+    marked: bool = False,
+    linewidth: float = LINEWIDTH,
+) -> None:
+    """Draw a line between phases, where `x` (n,) is what has a `standard_error` (n,): bars of that size lie.
+
+    With `marked` each point has its marker. A point that is not a number leaves a gap.
+    """
+    style, across = _look(look), _curve("x", x)
+    height, error = _curve("y", y, across), _curve("standard_error", standard_error, across)
+    ax.errorbar(
+        across, height, xerr=error, color=style.color, linestyle=style.linestyle, linewidth=linewidth, label=label,
+        marker=style.marker if marked else "none", markersize=5, markerfacecolor=PAPER, markeredgewidth=1.3,
+        elinewidth=1.0, capsize=2,
+    )  # fmt: skip
+
+
+def boundary_on_plane(ax: Axes, x: ArrayLike, y: ArrayLike, standard_error: ArrayLike) -> None:
+    """Draw a line between phases over a coloured plane: white, with a dark band of two standard errors of `x` (n,)."""
+    across = _curve("x", x)
+    height, half = _curve("y", y, across), 2 * _curve("standard_error", standard_error, across)
+    ax.fill_betweenx(height, across - half, across + half, color=ON_PLANE, linewidth=3.4)
+    ax.plot(across, height, color="white", linewidth=2)
+
+
+def place(
+    ax: Axes, x: float, standard_error: float, look: str | Look = "published", *, label: str | None = None
+) -> None:
+    """Draw a vertical line at `x`, with a band of two standard errors."""
+    middle, error = _checks.real("x", x), _checks.real("standard_error", standard_error, 0)
+    style = _look(look)
+    ax.axvspan(middle - 2 * error, middle + 2 * error, color=style.color, alpha=0.25, linewidth=0)
+    ax.axvline(middle, color=style.color, linestyle=style.linestyle, linewidth=LINEWIDTH, label=label)
 
 
 def _bars(standard_error: ArrayLike, x: NDArray[np.float64]) -> NDArray[np.float64]:
