@@ -186,7 +186,7 @@ TABLES = {
     "rank-two-early": Table(
         experiments.rank_two_point,
         {
-            "omega": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+            "omega": (0.0, 0.2, 0.4),
             "alpha": (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
             "branch": ("uninformed", "positional", "semantic", "mixed"),
         },
