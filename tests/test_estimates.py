@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_phases.estimates import extrapolate, share, standard_error
+from attention_phases.estimates import extrapolate, share_of, standard_error
 from scipy.stats import norm
 
 SIZES = np.array([100, 200, 400, 800])
@@ -60,7 +60,7 @@ def test_what_is_no_row_of_means_is_refused_by_name(wrong: dict[str, Any], messa
 @pytest.mark.parametrize("hits", [0, 3, 10, 20])
 def test_from_the_ends_of_its_interval_a_share_is_one_deviation_away(hits: int) -> None:
     """Wilson's interval: the deviation is that of a share whose truth lies at the end, 68 % of a normal variable's."""
-    mean, down, up = share(np.arange(20) < hits)
+    mean, down, up = share_of(np.arange(20) < hits)
     assert mean == hits / 20
     for end in (mean - down, mean + up):
         assert np.isclose(abs(mean - end), norm.isf(0.16) * np.sqrt(end * (1 - end) / 20))
@@ -69,4 +69,4 @@ def test_from_the_ends_of_its_interval_a_share_is_one_deviation_away(hits: int) 
 @pytest.mark.parametrize("hits", [[], [0, 1], [[True]], 3, "ab"])
 def test_what_is_no_list_of_truth_values_has_no_share(hits: Any) -> None:
     with pytest.raises(ValueError, match="hits must be a list of True and False; got"):
-        share(hits)
+        share_of(hits)

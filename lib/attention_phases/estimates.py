@@ -27,7 +27,7 @@ def standard_error(values: Float[Array, "*k R"]) -> Float[Array, " *k"]:
     return np.asarray(np.sqrt((deviations**2).sum(axis=-1) / (n * (n - 1))))
 
 
-def share(hits: ArrayLike) -> tuple[float, float, float]:
+def share_of(hits: ArrayLike) -> tuple[float, float, float]:
     """Share of the true among the values (n,), and how far its 68 % interval (Wilson's) reaches down and up.
 
     Raises:
