@@ -234,8 +234,8 @@ def published() -> pd.DataFrame:
 
 
 def provenance(name: str) -> str:
-    """What made the stored table: command, versions and commit, a line each."""
-    lines = _path(name).read_text(encoding="utf-8").splitlines()
+    """What made the stored table: command, versions and commit, a line each; of "published", whose numbers they are."""
+    lines = (_file(name) if name == "published" else _path(name)).read_text(encoding="utf-8").splitlines()
     return "\n".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
 
 
