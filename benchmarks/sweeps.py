@@ -1,20 +1,24 @@
 """What a sweep loses on two processes, and what storing a point costs.
 
-1. Efficiency: the time of a sweep on one process over twice its time on two, start of the processes included. The
-   points are those of the stored map, the minima from both informed starts, at d = 1000. The sweeps take turns; the
-   best time of each counts, so that what else the machine does matters less. Beside it the same ratio for processes
-   that run the points with no sweep around them: what the machine itself loses, to its memory above all.
-2. Cost of a point: a sweep over points that do nothing.
+1. Efficiency: points on one process over twice the time of as many on two. A clock on the wall says little where other
+   programs hold a core: then it is their load that is measured. So the points note their own times, and efficiency
+   comes as a product of two ratios that such a load leaves nearly as they are.
 
-Efficiency says nothing where other programs keep a core busy; the load of the machine is printed first.
+   * occupied: wall time that is spent within points, over the wall time of the sweep times its processes. What is
+     missing is the sweep's own: starting the processes, handing out points, storing them, waiting for the last one.
+     Other programs lengthen both times alike.
+   * slowdown: processor time of the points on two processes over that of the same points on one: what the machine
+     loses when two processes share its memory. Time that other programs hold the core is not in it.
+
+   efficiency = occupied / slowdown. The points are those of the stored map, the minima from both informed starts, at
+   d = 1000. Sweeps with one and with two processes take turns. Beside it is the plain ratio of wall times, which is
+   the same number on a machine that does nothing else.
+2. Cost of a point: a sweep over points that do nothing, of which each is on disk before the next is counted.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,40 +29,34 @@ from attention_phases.sweeps import sweep
 from joblib.externals.loky import get_reusable_executor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-GRID: dict[str, Sequence[Any]] = {"omega": (0.3,), "alpha": (1.5,), "d": (1000,), "seed": range(60)}
+    import pandas as pd
+
+POINTS = 60
 REPEATS = 2
 EMPTY = 1000
 
 
-def nothing(number: int) -> dict[str, int]:
-    return {"same": number}
+def timed_point(seed: int) -> dict[str, float]:
+    """One point of the map, with the seconds that it took, on the wall and of the processor."""
+    wall, processor = time.perf_counter(), time.process_time()
+    map_point(0.3, 1.5, 1000, seed)
+    return {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}
 
 
-def seconds(function: Callable[..., Mapping[str, Any]], grid: Mapping[str, Sequence[Any]], n_jobs: int) -> float:
-    """The time of a sweep, with processes that are started for it."""
+def nothing(seed: int) -> dict[str, int]:
+    """A point without work."""
+    return {"same": seed}
+
+
+def timed_sweep(function: Callable[..., Mapping[str, Any]], seeds: range, n_jobs: int) -> tuple[float, pd.DataFrame]:
+    """Wall time of a sweep with processes that are started for it, and its table."""
     get_reusable_executor().shutdown()
     with TemporaryDirectory() as folder:
         start = time.perf_counter()
-        sweep(function, grid, store=Path(folder) / "store.jsonl", n_jobs=n_jobs)
-        return time.perf_counter() - start
-
-
-def bare_seconds(n_processes: int) -> float:
-    """The time of the same points, dealt to processes that do nothing else."""
-    code = (
-        "import sys\n"
-        "from attention_phases.positional_semantic.experiments import map_point\n"
-        f"for seed in range(int(sys.argv[1]), {len(GRID['seed'])}, {n_processes}):\n"
-        f"    map_point({GRID['omega'][0]}, {GRID['alpha'][0]}, {GRID['d'][0]}, seed)\n"
-    )
-    start = time.perf_counter()
-    processes = [subprocess.Popen([sys.executable, "-c", code, str(first)]) for first in range(n_processes)]
-    for process in processes:
-        if process.wait():
-            raise subprocess.CalledProcessError(process.returncode, process.args)
-    return time.perf_counter() - start
+        table = sweep(function, {"seed": seeds}, store=Path(folder) / "store.jsonl", n_jobs=n_jobs)
+        return time.perf_counter() - start, table
 
 
 def main() -> None:
@@ -66,17 +64,22 @@ def main() -> None:
     if hasattr(os, "getloadavg"):
         print(f"{os.cpu_count()} cores, load before: {os.getloadavg()[0]:.1f}")
     map_point(0.3, 1.5, 100, 0)  # imports and compiled code
-    best: dict[tuple[str, int], float] = {}
-    for _, n_jobs in itertools.product(range(REPEATS), (1, 2)):
-        for kind, value in (("sweep", seconds(map_point, GRID, n_jobs)), ("no sweep", bare_seconds(n_jobs))):
-            best[kind, n_jobs] = min(value, best.get((kind, n_jobs), float("inf")))
-    print(f"{len(GRID['seed'])} points, best of {REPEATS}")
-    print(f"{'':9}{'1 process':>11}{'2 processes':>13}{'efficiency':>12}")
-    for kind in ("sweep", "no sweep"):
-        one, two = best[kind, 1], best[kind, 2]
-        print(f"{kind:9}{one:9.2f} s{two:11.2f} s{one / (2 * two):12.2f}")
+    sweeps, walls, processors = {1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}
+    for n_jobs in [1, 2] * REPEATS:
+        seconds, table = timed_sweep(timed_point, range(POINTS), n_jobs)
+        sweeps[n_jobs] += seconds
+        walls[n_jobs] += table["wall"].sum()
+        processors[n_jobs] += table["processor"].sum()
+    print(f"{REPEATS} sweeps of {POINTS} points each, start of the processes included")
+    print(f"{'processes':>9}{'seconds':>9}{'occupied':>10}{'slowdown':>10}{'efficiency':>12}{'by the wall':>13}")
+    for n_jobs, seconds in sweeps.items():
+        occupied = walls[n_jobs] / (n_jobs * seconds)
+        slowdown = processors[n_jobs] / processors[1]
+        plain = sweeps[1] / (n_jobs * seconds)
+        print(f"{n_jobs:9}{seconds / REPEATS:9.1f}{occupied:10.3f}{slowdown:10.3f}", end="")
+        print(f"{occupied / slowdown:12.3f}{plain:13.3f}")
     for n_jobs in (1, 2):
-        cost = seconds(nothing, {"number": range(EMPTY)}, n_jobs) / EMPTY
+        cost = timed_sweep(nothing, range(EMPTY), n_jobs)[0] / EMPTY
         print(f"a point that does nothing, {n_jobs} process{'es' if n_jobs > 1 else ''}: {1e3 * cost:.2f} ms")
 
 
