@@ -53,6 +53,16 @@ def test_each_published_number_is_there_once_and_in_the_book_s_units() -> None:
     assert table.groupby("quantity").size()[["alpha_c", "alpha_l"]].to_list() == [9, 12]
 
 
+def test_published_points_have_the_overlap_of_their_branch() -> None:
+    theory, runs = stored.published_points("theory"), stored.published_points("experiment")
+    assert len(theory) == 20
+    assert len(runs) == 6
+    assert np.isclose(theory["overlap"]["semantic", 2.0], 4 * 0.158561)
+    assert runs["overlap"]["positional", 2.0] == runs["m"]["positional", 2.0] == 0.26184
+    with pytest.raises(ValueError, match="source must be one of 'theory', 'experiment'; got 'fit'"):
+        stored.published_points("fit")
+
+
 @pytest.mark.skipif(
     "ATTENTION_PHASES_REFERENCE" not in os.environ,
     reason="ATTENTION_PHASES_REFERENCE names no folder of published numbers",

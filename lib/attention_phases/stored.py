@@ -22,7 +22,7 @@ import pandas as pd
 
 from attention_phases import _checks
 from attention_phases.errors import FailedPointWarning
-from attention_phases.positional_semantic import experiments
+from attention_phases.positional_semantic import Task, experiments
 from attention_phases.sweeps import alone, make_folder, sweep, sync_folder
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -231,6 +231,23 @@ def published() -> pd.DataFrame:
     nothing. Thresholds alpha_c and alpha_l are values. Read off by hand, so there is nothing to compute again.
     """
     return pd.read_csv(_file("published"), comment="#")
+
+
+def published_points(source: str) -> pd.DataFrame:
+    """What `published` has of single points at omega = 0.3, a row for each branch and alpha.
+
+    A column for each quantity, NaN where it is not cited (theta and m where they vanish), and `overlap`: theta/sigma^2
+    on the semantic branch, m on the positional one.
+
+    Args:
+        source: "theory" or "experiment".
+    """
+    table = published()
+    rows = table[
+        (table["source"] == _checks.choice("source", source, ("theory", "experiment"))) & table["alpha"].notna()
+    ]
+    points = rows.pivot_table(index=["branch", "alpha"], columns="quantity", values="value")
+    return points.assign(overlap=(points["theta"] / Task().sigma ** 2).fillna(points["m"]))
 
 
 def provenance(name: str) -> str:
