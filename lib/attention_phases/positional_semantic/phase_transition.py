@@ -347,7 +347,7 @@ class _NoRootError(Exception):
 class _Found:
     """A root of a difference, its standard error, the slope there, and the lines that it was found with."""
 
-    omega: float
+    task: Task
     alpha: float
     error: float
     slope: float
@@ -374,7 +374,8 @@ class _Trail:
     def predicted(self, omega: float) -> tuple[float, list[tuple[_Guess | None, ...]]]:
         """The threshold at another omega, and guesses for the lines: extrapolated from the last two roots."""
         last, before = self._roots[-1], self._roots[0]
-        ratio = (omega - last.omega) / (last.omega - before.omega) if last.omega != before.omega else 0.0
+        apart = last.task.omega - before.task.omega
+        ratio = (omega - last.task.omega) / apart if apart else 0.0
         if abs(ratio) > 2:
             ratio = 0.0
         guesses = [
@@ -399,7 +400,10 @@ class _Search:
     def rough(self, task: Task, values: Callable[[_Lines, float], _Values], start: float, limits: Range) -> _Found:
         """The root with few nodes. `start` is for the first task."""
         none: list[tuple[_Guess | None, ...]] = [(None,) * len(self.names)]
-        if self._rough.last is not None:
+        last = self._rough.last
+        if last is not None and last.task == task:
+            return last
+        if last is not None:
             start, guesses = self._rough.predicted(task.omega)
             try:
                 return self._rough.add(self._with_nodes(task, values, _SEARCH, start, limits, guesses))
@@ -477,7 +481,7 @@ class _Search:
 
         tolerance = self.asked.accuracy / 3 if log2_nodes == _SEARCH else 0.0
         n_starts = _N_STARTS if guesses[0][0] is None else 0
-        return _Found(task.omega, *_newton(difference, start, limits, tolerance, n_starts), log2_nodes, lines)
+        return _Found(task, *_newton(difference, start, limits, tolerance, n_starts), log2_nodes, lines)
 
 
 def _more_nodes(log2_nodes: int, factor: float) -> int:
@@ -846,7 +850,7 @@ def spinodal_alpha(
     alpha_range: Range = (0.01, 1000.0),
     accuracy: float = 0.002,
     seed: Seed = 0,
-    time_limit: float = 60.0,
+    time_limit: float = 120.0,
 ) -> Threshold:
     """Where a branch ends as alpha falls (end "lower") or rises ("upper"); beyond it the branch does not exist.
 
@@ -934,7 +938,7 @@ def stability_alpha(
     alpha_range: Range = (0.01, 1000.0),
     accuracy: float = 0.002,
     seed: Seed = 0,
-    time_limit: float = 60.0,
+    time_limit: float = 120.0,
 ) -> Threshold:
     """Where a branch ceases to be a minimum as alpha falls (end "lower") or rises ("upper"), though it still exists.
 

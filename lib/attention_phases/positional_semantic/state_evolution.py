@@ -295,7 +295,7 @@ def follow_branch(coarse: BranchEquations, start: Root, alpha: float) -> Root:
     """Follow a branch from a root to another alpha.
 
     Raises:
-        NoSuchPointError: it turns back before.
+        NoSuchPointError: it turns back before, or its overlaps have become noise around zero.
         ConvergenceError: it was lost on the way.
     """
     branch = coarse.branch
@@ -307,13 +307,19 @@ def follow_branch(coarse: BranchEquations, start: Root, alpha: float) -> Root:
         if (after.at.parameter - target) * (before.at.parameter - target) <= 0:
             nearer = min(before, after, key=lambda place: abs(place.at.parameter - target))
             at, slopes, converged = newton(equations, equations.evaluate(nearer.at.x, target), nearer.slopes, _ROUGH)
-            if converged:
+            if converged and branch.exists(at.x):
                 return at, slopes
+            if converged:
+                way.append((at, slopes))
             break
         if after.direction != before.direction:
             end = _end(branch, before, after, places, first, alpha)
             return _follow_with_more_nodes(equations, way, alpha, end)
         way.append((after.at, after.slopes))
+    noise = next((place for place, _ in way if not branch.exists(place.x)), None)
+    if noise is not None:
+        end = _no_such_point(branch, noise, first, alpha, noise.alpha, "vanishes")
+        return _follow_with_more_nodes(equations, way, alpha, end)
     lost = ConvergenceError(
         f"the {branch.name} branch could not be followed from alpha = {first:g} to {alpha:g}; "
         "whether it exists there is not known",
@@ -363,12 +369,17 @@ def _end(
             reason = "vanishes"
             break
         _, later = next(beyond, (after, after))
-    end = float(np.exp(turn))
+    return _no_such_point(branch, before.at, first, alpha, float(np.exp(turn)), reason)
+
+
+def _no_such_point(
+    branch: Branch, last: Evaluation, first: float, alpha: float, end: float, reason: str
+) -> NoSuchPointError:
     return NoSuchPointError(
         f"the {branch.name} branch does not exist at alpha = {alpha:g}: followed from "
         f"alpha = {first:.4g}, it ends at about {end:.4g} ({reason})",
-        last=branch.point(before.at.x).public(),
-        residual=float(np.abs(before.at.values[: branch.size]).max()),
+        last=branch.point(last.x).public(),
+        residual=float(np.abs(last.values[: branch.size]).max()),
         alpha=end,
         reason=reason,
     )
