@@ -1,5 +1,6 @@
 """Time and accuracy of the curves alpha_c(omega) and alpha_l(omega) of the running example, 25 omegas, both together.
 
+A curve is continued from one omega to the next: its time is compared with that of its points, each searched alone.
 Compiled code and nodes are made by a run before, at one omega.
 """
 
@@ -12,6 +13,7 @@ import numpy as np
 from attention_phases.positional_semantic import (
     Task,
     Threshold,
+    ThresholdCurve,
     critical_alpha,
     critical_curve,
     linear_crossover_alpha,
@@ -24,20 +26,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OMEGAS = np.linspace(0, 0.48, 25)
+CURVES: dict[str, tuple[Callable[..., ThresholdCurve], Callable[..., Threshold]]] = {
+    "alpha_c": (critical_curve, critical_alpha),
+    "alpha_l": (linear_crossover_curve, linear_crossover_alpha),
+}
 
 
 def main() -> None:
     """Print the times."""
     linear_crossover_alpha(Task())
-    begin, begin_cpu = time.perf_counter(), time.process_time()
-    for name, curve in (("alpha_c", critical_curve), ("alpha_l", linear_crossover_curve)):
+    seconds, cpu = 0.0, 0.0
+    for name, (curve, point) in CURVES.items():
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         found = curve(Task(), OMEGAS)
+        curve_seconds, curve_cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
+        seconds, cpu = seconds + curve_seconds, cpu + curve_cpu
+        begin_cpu = time.process_time()
+        for omega in OMEGAS:
+            point(Task(omega))
+        points_cpu = time.process_time() - begin_cpu
         print(
             f"{name}: {len(OMEGAS)} omegas, standard errors {found.standard_error.min():.1e} to "
-            f"{found.standard_error.max():.1e}"
+            f"{found.standard_error.max():.1e}; {curve_cpu:.1f} CPU s as a curve, {points_cpu:.1f} point by point: "
+            f"ratio {curve_cpu / points_cpu:.2f}"
         )
     print(
-        f"both curves: {time.perf_counter() - begin:.1f} s, {time.process_time() - begin_cpu:.1f} CPU s\n"
+        f"both curves: {seconds:.1f} s, {cpu:.1f} CPU s\n"
         f"{'one threshold, omega = 0.3':32} {'alpha':>8} {'error':>8} {'seconds':>8} {'CPU s':>8}"
     )
     thresholds: list[tuple[str, Callable[[], Threshold]]] = [
@@ -49,9 +63,9 @@ def main() -> None:
     ]
     for name, threshold in thresholds:
         begin, begin_cpu = time.perf_counter(), time.process_time()
-        point = threshold()
-        seconds, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
-        print(f"{name:32} {point.value:8.4f} {point.standard_error:8.1e} {seconds:8.2f} {cpu:8.2f}", flush=True)
+        here = threshold()
+        wall, used = time.perf_counter() - begin, time.process_time() - begin_cpu
+        print(f"{name:32} {here.value:8.4f} {here.standard_error:8.1e} {wall:8.2f} {used:8.2f}", flush=True)
 
 
 if __name__ == "__main__":

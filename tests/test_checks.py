@@ -491,3 +491,15 @@ def test_the_wrong_entry_is_named() -> None:
         _checks.array("x", values, (2, 3, 4))
     with pytest.raises(ValueError, match=r"x\[1\] = -9223372036854775808"):
         _checks.array("x", np.array([0, -(2**63)]), (2,))
+
+
+def test_a_seed_as_a_number_is_itself_or_the_next_of_a_generator() -> None:
+    assert [_checks.seed(value) for value in (0, np.int64(7), 10**30)] == [0, 7, 10**30]
+    one, other = np.random.default_rng(3), np.random.default_rng(3)
+    first = _checks.seed(one)
+    assert type(first) is int
+    assert first == _checks.seed(other)
+    assert first != _checks.seed(one)
+    for wrong in (-1, 0.5, "1", None, True):
+        with pytest.raises(ValueError, match="seed must be a whole number of at least 0 or a NumPy Generator"):
+            _checks.seed(wrong)

@@ -110,3 +110,11 @@ def generator(seed: Any, name: str = "seed", *, stream: int | None = None) -> np
         wrong = f"{name} must be a whole number of at least 0 or a NumPy Generator; got {shown(seed)}"
         raise ValueError(wrong) from None
     return np.random.default_rng(number if stream is None else [number, stream])
+
+
+def seed(value: Any) -> int:
+    """A seed as a whole number, for what must be drawn again and again alike: a generator gives its next one."""
+    if isinstance(value, np.random.Generator):
+        return int(value.integers(2**63))
+    generator(value)
+    return operator.index(_scalar(value))

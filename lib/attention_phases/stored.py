@@ -102,7 +102,7 @@ TABLES = {
             "sigma": (0.5,),
             "regularization": (0.01,),
             "attention": ("symmetric",),
-            "accuracy": (0.002,),
+            "accuracy": (0.001,),
         },
     ),
     "branch-ends": Table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any, cast
 
 import numpy as np
@@ -39,6 +40,21 @@ def test_the_baseline_is_mean_and_variance_of_the_teachers_attention(n_tokens: i
     scatter = teacher.std(axis=0) / np.sqrt(len(teacher))
     assert (np.abs(teacher.mean(axis=0) - baseline.weights) <= 5 * scatter).all()
     assert baseline.weights.sum(axis=1) == pytest.approx(np.ones(n_tokens), abs=1e-12)
+
+
+@pytest.mark.parametrize("n_tokens", [12, 100])
+def test_many_tokens_take_little_memory(n_tokens: int) -> None:
+    """Less than 64 MiB; the matrices of all samples alone would be gigabytes for a hundred tokens."""
+    task = Task(omega=0.2, positional_attention=np.full((n_tokens, n_tokens), 1 / n_tokens))
+    tracemalloc.start()
+    baseline = linear_baseline(task)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**26
+    teacher = task.teacher_attention(0.5 * np.random.default_rng(1).standard_normal((500, n_tokens, 1)))
+    errors = 0.5**2 / 2 * ((teacher - baseline.weights) ** 2).sum(axis=(1, 2))
+    assert abs(errors.mean() - baseline.test_error) <= 5 * errors.std() / np.sqrt(len(errors))
+    assert baseline.standard_error < 0.01 * baseline.test_error
 
 
 def test_a_positional_teacher_is_learned_without_error() -> None:
@@ -141,6 +157,10 @@ def test_the_published_baseline_lies_within_the_scatter_of_single_fits() -> None
     ("call", "message"),
     [
         (lambda: linear_baseline(cast("Any", "task")), "task must be a Task; got 'task'"),
+        (
+            lambda: linear_baseline(Task(positional_attention=np.eye(11), teacher_rank=2000)),
+            "task must have at most 21201 fields, L times teacher_rank; got 22000",
+        ),
         (lambda: fit_linear(cast("Any", 3)), "dataset must be a Dataset; got 3"),
         (lambda: fit_linear(Task().sample(5, 1, 0), -1), r"ridge must be a number in \[0, 1e\+12\]; got -1"),
         (lambda: fit_linear(Task().sample(1, 1, 0), 0), "ridge must be positive where the samples do not determine W"),

@@ -117,6 +117,18 @@ def test_randomisations_scatter_around_the_exact_value() -> None:
     assert abs(score) < 4
 
 
+def test_far_points_supply_what_the_ball_cuts_off() -> None:
+    """The mass beyond |z| = 5, 5e-5: the ball of 2^7 points ends at 4.4. Its scatter covers what is missing."""
+    exact = stats.chi2(4).sf(25)
+    cut, whole = (lattice_rule(4, 7, 64, np.random.default_rng(10), np.eye(4), n_far) for n_far in (0, 8))
+    assert whole.n_nodes == cut.n_nodes + 64 * 8
+    beyond = [rule.means(((rule.nodes**2).sum(axis=0) > 25).astype(float)) for rule in (cut, whole)]
+    assert not beyond[0].any()
+    score = (beyond[1].mean() - exact) / (beyond[1].std(ddof=1) / 8)
+    assert abs(score) < 4
+    assert beyond[1].std(ddof=1) / 8 < 0.25 * exact  # some forty of the points are that far
+
+
 def test_a_rule_closed_under_a_flip_is_exactly_odd() -> None:
     signs = np.array([-1.0, 1.0, -1.0, 1.0])
     for rule in (plain_lattice(4, 7, 3, 8), sobol_rule(4, 7, 3, np.random.default_rng(8))):

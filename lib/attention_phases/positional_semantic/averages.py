@@ -51,6 +51,7 @@ Array = NDArray[np.float64]
 
 _PREFERENCE = 3.0  # how much more averages by parts may scatter than Stein's form
 _MIXTURE = 0.75  # share of averages by parts that scatters less than all, where h* does not jump
+_FAR = 16  # of so many nodes in a lattice's ball, there is one outside
 _REPLICAS = 8  # independent randomisations of the nodes
 _DIFFERENCES = np.array([[1.0, 1.5], [1.0, -1.5]])  # attention of two tokens varies faster with their difference
 
@@ -290,7 +291,7 @@ def _rule(n_tokens: int, r: int, t: int, log2_nodes: int, seed: int) -> Gaussian
     rng = np.random.default_rng([seed, log2_nodes])
     each = log2_nodes - 1 - int(np.log2(_REPLICAS))
     if dimension == 4:
-        rule = lattice_rule(dimension, each, _REPLICAS, rng, np.kron(_DIFFERENCES, np.eye(2)))
+        rule = lattice_rule(dimension, each, _REPLICAS, rng, np.kron(_DIFFERENCES, np.eye(2)), 2**each // _FAR)
     else:
         rule = sobol_rule(dimension, each, _REPLICAS, rng)
     return rule.closed_under(np.tile(np.repeat([-1.0, 1.0], [r, t]), n_tokens))

@@ -1,5 +1,6 @@
 """The branches of solutions of state evolution: their unknowns, and the equations that these solve."""
 
+import time
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +14,37 @@ from attention_phases.positional_semantic.teacher_student import Task
 Array = NDArray[np.float64]
 _VANISHING = 0.02  # overlaps below this (as cosines) are taken for zero
 BRANCHES = ("semantic", "positional", "mixed", "uninformed")
+
+
+class OutOfTimeError(Exception):
+    """The next evaluation would take longer than is left."""
+
+
+class Clock:
+    """A limit on the CPU time of a search, and where the search is.
+
+    What the next evaluation takes is reckoned from the fastest so far, in proportion to the nodes.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.alpha, self._pace = np.nan, np.inf
+        self.restart()
+
+    def restart(self) -> None:
+        """All of the time is left again."""
+        self._start = time.thread_time()
+
+    def begin(self, alpha: float, n_nodes: int) -> float:
+        """Before an evaluation: the time now, or OutOfTimeError."""
+        self.alpha, now = alpha, time.thread_time()
+        if now - self._start + (n_nodes * self._pace if np.isfinite(self._pace) else 0) > self.limit:
+            raise OutOfTimeError
+        return now
+
+    def end(self, begun: float, n_nodes: int) -> None:
+        """After it."""
+        self._pace = min(self._pace, (time.thread_time() - begun) / n_nodes)
 
 
 class Branch:
@@ -29,11 +61,11 @@ class Branch:
     is divided by its unknown, so that m = 0 and theta = 0, which always solve theirs, are no solutions here.
     """
 
-    def __init__(self, task: Task, name: str) -> None:
+    def __init__(self, task: Task, name: str, clock: Clock | None = None) -> None:
         r, t = task.student_rank, task.teacher_rank
         aligned = {"semantic": min(r, t), "positional": 0, "mixed": min(t, max(r - 1, 1)), "uninformed": 0}[name]
         place = {"semantic": None, "positional": 0, "mixed": aligned if r > 1 else 0, "uninformed": None}[name]
-        self.task, self.name = task, name
+        self.task, self.name, self.clock = task, name, clock or Clock(np.inf)
         self.m_columns = [] if place is None else [place]
         self.theta_columns = list(range(aligned))
         self._n_logarithms, self._diagonal = 2 * r, np.diag_indices(r)
@@ -189,6 +221,7 @@ class BranchEquations:
         """The averages at one point, and what the equations make of them."""
         self.n_evaluations += 1
         last, alpha = self._searched, float(np.exp(parameter))
+        begun = self.branch.clock.begin(alpha, self.n_nodes)
         close = last is not None and np.abs((x - last.x) / self.scale(last.x)).max() < self._follow
         near = last.averages.proximal if last is not None and close else None
         averages = self.model.averages(self.branch.point(x), self._by_parts, near, self._smooth)
@@ -198,6 +231,7 @@ class BranchEquations:
         result = Evaluation(x, parameter, np.concatenate(rows), averages)
         if near is None:
             self._searched = result
+        self.branch.clock.end(begun, self.n_nodes)
         return result
 
     def test_loss(self, x: Float[Array, " k"]) -> Float[Array, " R"]:

@@ -9,6 +9,7 @@ what is left is what the teacher's attention owes to the sentence. The number of
 are learned from n L d numbers.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,8 @@ from attention_phases.positional_semantic.teacher_student import Dataset, Task
 
 Array = NDArray[np.float64]
 _MOST_NODES = 2**22
+_MOST_FIELDS = 21201  # dimensions that Sobol points are known for
+_BLOCK = 2**21  # entries of attention matrices at a time
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,16 @@ def linear_baseline(task: Task) -> LinearBaseline:
     For L = 2 by a deterministic rule, to near machine precision where sigma is at most about 3; else by randomised
     quasi-Monte Carlo.
 
+    Time grows as L^2 from L = 256 on, and is about constant below; memory as L t.
+
     Raises:
-        ValueError: `task` is no Task.
+        ValueError: `task` is no Task, or has more than 21201 fields L t.
     """
     _checks.instance("task", task, Task)
     n_tokens = task.n_tokens
+    if n_tokens > 2 and n_tokens * task.teacher_rank > _MOST_FIELDS:
+        n_fields = n_tokens * task.teacher_rank
+        raise ValueError(f"task must have at most {_MOST_FIELDS} fields, L times teacher_rank; got {n_fields}")
     diagonal, variance = _two_tokens(task) if n_tokens == 2 else _many_tokens(task)
     apart = (1 - diagonal) / (n_tokens - 1)  # the entries of a row are alike but for the diagonal
     mean = np.full((n_tokens, n_tokens), apart) + (diagonal - apart) * np.eye(n_tokens)
@@ -114,14 +122,28 @@ def _two_token_moments(task: Task, log_u: Float[Array, " k"], normal: Float[Arra
 
 
 def _many_tokens(task: Task) -> tuple[float, Estimate]:
-    """The same for any L, by quasi-Monte Carlo."""
+    """The same for any L, by quasi-Monte Carlo.
+
+    All rows of a sample's attention have one distribution, so many tokens take fewer samples. The samples are taken in
+    blocks, for their matrices are large.
+    """
     n_tokens, rank, n_scrambles = task.n_tokens, task.teacher_rank, 16
-    nodes = gaussian_nodes(n_tokens * rank, 13, n_scrambles, np.random.default_rng(0))
-    matrices = attention(task.sigma * nodes.reshape(n_scrambles, -1, n_tokens, rank))
-    diagonal = float(np.einsum("...ll->...", matrices).mean() / n_tokens)
+    log2_nodes = max(13 - max(0, math.ceil(2 * math.log2(n_tokens / 16))), 6)
+    nodes = gaussian_nodes(n_tokens * rank, log2_nodes, n_scrambles, np.random.default_rng(0))
+    block = max(_BLOCK // n_tokens**2, 1)
+    on_diagonal, squares = np.empty((2, n_scrambles, 2**log2_nodes))
+    for k in range(n_scrambles):
+        for first in range(0, 2**log2_nodes, block):
+            here = slice(first, first + block)
+            matrices = attention(task.sigma * nodes[k, here].reshape(-1, n_tokens, rank))
+            on_diagonal[k, here] = np.einsum("nll->n", matrices)
+            squares[k, here] = np.einsum("nlm,nlm->n", matrices, matrices)
+    diagonal = float(on_diagonal.mean() / n_tokens)
     apart = (1 - diagonal) / (n_tokens - 1)
-    centre = np.full((n_tokens, n_tokens), apart) + (diagonal - apart) * np.eye(n_tokens)
-    return diagonal, mean_over_scrambles(((matrices - centre) ** 2).sum(axis=(-2, -1)))
+    # E S has two different entries, and rows of S sum to one: sum S_lk (E S)_lk depends on the trace of S alone
+    centre = n_tokens * diagonal**2 + n_tokens * (n_tokens - 1) * apart**2
+    product = diagonal * on_diagonal + apart * (n_tokens - on_diagonal)
+    return diagonal, mean_over_scrambles(squares - 2 * product + centre)
 
 
 @one_thread

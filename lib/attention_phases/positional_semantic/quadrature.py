@@ -3,7 +3,7 @@
 Two families. Scrambled Sobol points (`gaussian_nodes`, `sobol_rule`) serve any dimension. In four dimensions a smooth
 average converges much faster on a lattice (`lattice_rule`): the trapezoidal rule of the whole space, exact to high
 order for what varies little from one point to the next. A random rotation and a random shift make each lattice an
-unbiased estimate, but for the tail that is cut off.
+unbiased estimate, but for the tail that is cut off; a few random points there supply it.
 """
 
 import itertools
@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.special import ndtri
+from scipy.special import gammaincc, gammainccinv, ndtri
 from scipy.stats import qmc
 
-from attention_phases.estimates import Estimate
+from attention_phases.estimates import Estimate, standard_error
 
 Array = NDArray[np.float64]
 _BITS = 30  # resolution of the Sobol points; half a step keeps them off 0, where the normal quantile is infinite
@@ -42,7 +42,7 @@ def gaussian_nodes(
 def mean_over_scrambles(values: Float[Array, "scrambles nodes"]) -> Estimate:
     """Mean over all nodes, and its standard error from the scatter of the scrambles' means."""
     means = values.mean(axis=1)
-    return Estimate(float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means))))
+    return Estimate(float(means.mean()), float(standard_error(means)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +94,16 @@ def lattice_rule(
     n_randomisations: int,
     rng: np.random.Generator,
     frame: Float[ArrayLike, "dimension dimension"],
+    n_far: int = 0,
 ) -> GaussianRule:
     """Randomly rotated and shifted lattices D_n inside a ball, with Gaussian weights.
 
-    Each of the randomisations has about 2^log2_nodes nodes. A smooth radial map, ``z = u (1 + 0.02 |u|^2)`` of lattice
+    Each of the randomisations has about 2^log2_nodes nodes, and n_far more outside the ball: random points of the
+    Gaussian's tail, with its mass. Without them the tail is missing in all randomisations alike, and the error of their
+    mean is not seen in their scatter. A smooth radial map, ``z = u (1 + 0.02 |u|^2)`` of lattice
     points u, spreads them where the weights are small. The ball grows slowly with their number, so that the tail
-    outside and the discreteness inside stay of one order. What the tail would contribute is supplied, for polynomials
-    in |z|^2 of degree 3, by a factor in the weights.
+    outside and the discreteness inside stay of one order. A factor in the weights makes the rule exact for polynomials
+    in |z|^2 of degree 3.
 
     `frame` has orthogonal columns; the rule is finer along a longer one, in proportion to its length.
     """
@@ -115,6 +118,7 @@ def lattice_rule(
     basis = _checkerboard(dimension) * (volume / n) ** (1 / dimension)
     moments = np.cumprod([1.0, dimension, dimension + 2, dimension + 4])  # of |z|^0, |z|^2, |z|^4, |z|^6
     nodes, weights = [], []
+    tail = gammaincc(dimension / 2, (radius * (1 + _SPREAD * radius**2)) ** 2 / 2)  # mass outside
     for child in rng.spawn(n_randomisations):
         rotation = np.linalg.qr(child.standard_normal((dimension, dimension))).Q
         turned = basis @ rotation @ squeeze.T
@@ -125,6 +129,13 @@ def lattice_rule(
         points *= stretch
         squares *= stretch**2
         weight *= np.exp(-squares / 2) / (2 * math.pi) ** (dimension / 2)
+        if n_far:
+            levels = (np.arange(n_far) + child.random(n_far)) / n_far
+            far = 2 * gammainccinv(dimension / 2, tail * levels)  # |z|^2, one of each n_far-th part of the tail
+            away = child.standard_normal((dimension, n_far))
+            points = np.concatenate([points, away * np.sqrt(far / (away**2).sum(axis=0))], axis=1)
+            squares = np.append(squares, far)
+            weight = np.append(weight, np.full(n_far, tail / n_far))
         powers = squares ** np.arange(4)[:, None]
         weight *= np.linalg.solve((powers * weight) @ powers.T, moments) @ powers
         nodes.append(points)

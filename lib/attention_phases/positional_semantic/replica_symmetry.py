@@ -23,19 +23,20 @@ from attention_phases.positional_semantic.averages import Point, kappa, limiting
 from attention_phases.positional_semantic.proximal import proximal_map
 from attention_phases.positional_semantic.quadrature import gaussian_nodes, mean_over_scrambles
 from attention_phases.positional_semantic.state_evolution import FixedPoint
+from attention_phases.positional_semantic.teacher_student import Seed
 
 _SCRAMBLES = 8
 
 
 @one_thread
-def distance_ratio(point: FixedPoint, share: float, *, log2_nodes: int = 16, seed: int = 0) -> Estimate:
+def distance_ratio(point: FixedPoint, share: float, *, log2_nodes: int = 16, seed: Seed = 0) -> Estimate:
     """By which factor one step multiplies the squared distance of two copies that are apart by `share`.
 
     Args:
         point: a fixed point of state evolution.
         share: x, in (0, 1]: squared distance over 2 tr kappa.
         log2_nodes: 2^log2_nodes scrambled Sobol nodes in all, in eight scrambles, for L (3 r + t) variables.
-        seed: fixes the nodes.
+        seed: whole number or NumPy Generator; fixes the nodes.
 
     Raises:
         ValueError: names the argument, what it must be and what it got.
@@ -44,7 +45,7 @@ def distance_ratio(point: FixedPoint, share: float, *, log2_nodes: int = 16, see
         raise ValueError(f"point must be a FixedPoint; got {_checks.shown(point)}")
     share = _checks.real("share", share, 0, 1, open_low=True)
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 8, 21)
-    seed = _checks.integer("seed", seed, 0)
+    seed = _checks.seed(seed)
     task = point.task
     n_tokens, r, t = task.n_tokens, task.student_rank, task.teacher_rank
     here = Point.of(task, point.overlaps)

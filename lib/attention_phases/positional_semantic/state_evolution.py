@@ -29,7 +29,7 @@ from attention_phases.positional_semantic.averages import (
 from attention_phases.positional_semantic.branches import BRANCHES, Branch, BranchEquations, Evaluation
 from attention_phases.positional_semantic.continuation import Place, jacobian, newton, turning_point, walk
 from attention_phases.positional_semantic.proximal import response
-from attention_phases.positional_semantic.teacher_student import Task
+from attention_phases.positional_semantic.teacher_student import Seed, Task
 
 Array = NDArray[np.float64]
 BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
@@ -48,7 +48,7 @@ ELSEWHERE = (1.25, 0.8, 2.0, 0.5, 4.0, 0.25, 8.0, 1 / 8, 32.0, 1 / 32, 128.0, 1 
 
 @one_thread
 def state_evolution_step(
-    task: Task, alpha: float, overlaps: Overlaps, *, log2_nodes: int = 16, seed: int = 0
+    task: Task, alpha: float, overlaps: Overlaps, *, log2_nodes: int = 16, seed: Seed = 0
 ) -> Overlaps:
     """One application of the map, undamped, with about 2^log2_nodes nodes.
 
@@ -59,7 +59,7 @@ def state_evolution_step(
         raise ValueError(f"task must be a Task; got {_checks.shown(task)}")
     alpha = _checks.real("alpha", alpha, 0, open_low=True)
     log2_nodes = _checks.integer("log2_nodes", log2_nodes, 8, _FINEST)
-    seed = _checks.integer("seed", seed, 0)
+    seed = _checks.seed(seed)
     point = Point.of(task, overlaps)
     response(point.V, task.student_rank)
     averages = model(task, log2_nodes, seed).averages(point)
@@ -68,7 +68,7 @@ def state_evolution_step(
 
 @one_thread
 def map_eigenvalues(
-    task: Task, alpha: float, overlaps: Overlaps, *, log2_nodes: int = 14, seed: int = 0
+    task: Task, alpha: float, overlaps: Overlaps, *, log2_nodes: int = 14, seed: Seed = 0
 ) -> Float[NDArray[np.complex128], " k"]:
     """Eigenvalues of the map's derivative at one point, largest modulus first, in all its order parameters.
 
@@ -79,6 +79,7 @@ def map_eigenvalues(
         ValueError: names the argument, what it must be and what it got.
     """
     _checks.instance("task", task, Task)
+    seed = _checks.seed(seed)
     point = Point.of(task, overlaps)
     upper = np.triu_indices(task.student_rank)
 
@@ -192,7 +193,7 @@ def solve_state_evolution(
     start: FixedPoint | Overlaps | None = None,
     *,
     accuracy: float = 2e-3,
-    seed: int = 0,
+    seed: Seed = 0,
     must_converge: bool = True,
 ) -> FixedPoint:
     """A fixed point of state evolution on one branch.
@@ -211,7 +212,7 @@ def solve_state_evolution(
         branch: its name.
         start: a point nearby, such as the solution at another alpha.
         accuracy: largest relative standard error of order parameters (those that do not vanish) and of both errors.
-        seed: whole number; fixes the nodes.
+        seed: whole number or NumPy Generator; fixes the nodes.
         must_converge: whether to raise where the equations are not solved, or to return with ``converged=False``.
 
     Raises:
@@ -225,7 +226,7 @@ def solve_state_evolution(
     alpha = _checks.real("alpha", alpha, 0, open_low=True)
     name = _checks.choice("branch", branch, BRANCHES)
     accuracy = _checks.real("accuracy", accuracy, 1e-6, 0.1)
-    seed = _checks.integer("seed", seed, 0)
+    seed = _checks.seed(seed)
     equations = BranchEquations(Branch(task, name), _SEARCH, seed, follow=0.5)
     if start is None:
         found = find_root(equations, alpha)
@@ -294,7 +295,7 @@ def follow_branch(coarse: BranchEquations, start: Root, alpha: float) -> Root:
     """Follow a branch from a root to another alpha.
 
     Raises:
-        NoSuchPointError: it turns back before.
+        NoSuchPointError: it turns back before, or its overlaps have become noise around zero.
         ConvergenceError: it was lost on the way.
     """
     branch = coarse.branch
@@ -306,13 +307,19 @@ def follow_branch(coarse: BranchEquations, start: Root, alpha: float) -> Root:
         if (after.at.parameter - target) * (before.at.parameter - target) <= 0:
             nearer = min(before, after, key=lambda place: abs(place.at.parameter - target))
             at, slopes, converged = newton(equations, equations.evaluate(nearer.at.x, target), nearer.slopes, _ROUGH)
-            if converged:
+            if converged and branch.exists(at.x):
                 return at, slopes
+            if converged:
+                way.append((at, slopes))
             break
         if after.direction != before.direction:
             end = _end(branch, before, after, places, first, alpha)
             return _follow_with_more_nodes(equations, way, alpha, end)
         way.append((after.at, after.slopes))
+    noise = next((place for place, _ in way if not branch.exists(place.x)), None)
+    if noise is not None:
+        end = _no_such_point(branch, noise, first, alpha, noise.alpha, "vanishes")
+        return _follow_with_more_nodes(equations, way, alpha, end)
     lost = ConvergenceError(
         f"the {branch.name} branch could not be followed from alpha = {first:g} to {alpha:g}; "
         "whether it exists there is not known",
@@ -362,12 +369,17 @@ def _end(
             reason = "vanishes"
             break
         _, later = next(beyond, (after, after))
-    end = float(np.exp(turn))
+    return _no_such_point(branch, before.at, first, alpha, float(np.exp(turn)), reason)
+
+
+def _no_such_point(
+    branch: Branch, last: Evaluation, first: float, alpha: float, end: float, reason: str
+) -> NoSuchPointError:
     return NoSuchPointError(
         f"the {branch.name} branch does not exist at alpha = {alpha:g}: followed from "
         f"alpha = {first:.4g}, it ends at about {end:.4g} ({reason})",
-        last=branch.point(before.at.x).public(),
-        residual=float(np.abs(before.at.values[: branch.size]).max()),
+        last=branch.point(last.x).public(),
+        residual=float(np.abs(last.values[: branch.size]).max()),
         alpha=end,
         reason=reason,
     )
