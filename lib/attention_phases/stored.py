@@ -102,7 +102,7 @@ TABLES = {
             "sigma": (0.5,),
             "regularization": (0.01,),
             "attention": ("symmetric",),
-            "accuracy": (0.001,),
+            "accuracy": (0.0005,),
         },
     ),
     "branch-ends": Table(

@@ -52,6 +52,7 @@ Range = tuple[float, float]
 End = Literal["lower", "upper"]
 
 _SEARCH = 11  # log2 of the number of nodes with which a threshold is located
+_SEARCH_AGAIN = 14  # the same, where it is not
 _LEAST = 12  # the same, of each search that counts
 _THOROUGH = 16  # the same, where a branch is lost on the way to its end
 _FINEST = 17
@@ -409,7 +410,11 @@ class _Search:
                 return self._rough.add(self._with_nodes(task, values, _SEARCH, start, limits, guesses))
             except (_OutOfRangeError, _NoRootError, ConvergenceError):
                 self._rough = _Trail()
-        return self._rough.add(self._with_nodes(task, values, _SEARCH, start, limits, none))
+        try:
+            found = self._with_nodes(task, values, _SEARCH, start, limits, none)
+        except _NoRootError:  # or few nodes make the curve so rough that it jumps
+            found = self._with_nodes(task, values, _SEARCH_AGAIN, start, limits, none)
+        return self._rough.add(found)
 
     def root(self, task: Task, values: Callable[[_Lines, float], _Values], start: float, limits: Range) -> _Found:
         """The root with as many nodes as the accuracy takes."""
@@ -424,7 +429,7 @@ class _Search:
                 self._accurate = _Trail()
         rough = self.rough(task, values, start, limits)
         wanted = rough.error / (self.asked.accuracy * np.sqrt(_SEARCHES))
-        log2_nodes = max(_more_nodes(_SEARCH, wanted), _LEAST)
+        log2_nodes = max(_more_nodes(rough.log2_nodes, wanted), _LEAST)
         guesses = [tuple(line.guess for line in rough.lines[0])] * _SEARCHES
         try:
             return self._accurate.add(self._refined(task, values, log2_nodes, rough.alpha, limits, guesses))
@@ -479,7 +484,7 @@ class _Search:
                 slopes.append(slope)
             return rows, float(np.mean(slopes))
 
-        tolerance = self.asked.accuracy / 3 if log2_nodes == _SEARCH else 0.0
+        tolerance = self.asked.accuracy / 3 if len(guesses) == 1 else 0.0
         n_starts = _N_STARTS if guesses[0][0] is None else 0
         return _Found(task, *_newton(difference, start, limits, tolerance, n_starts), log2_nodes, lines)
 
