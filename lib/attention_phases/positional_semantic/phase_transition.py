@@ -195,13 +195,8 @@ class _Line:
         follow = 0.3 if log2_nodes == _SEARCH else 0.05
         self.equations = BranchEquations(Branch(task, name, clock), log2_nodes, seed, follow=follow)
         self._last: Root | None = None
-        self._guess = guess
+        self.guess = guess  # for other equations too: the last point, or what this line began with
         self._ends: list[NoSuchPointError] = []
-
-    @property
-    def guess(self) -> _Guess | None:
-        """For other equations: the last point, or what this line began with."""
-        return self._guess
 
     @property
     def at(self) -> Evaluation:
@@ -233,11 +228,11 @@ class _Line:
             at, slopes, _ = newton(self.equations, at, slopes, _POLISHED, max_steps=3)
             root = at, slopes
         self._last = root
-        self._guess = _Guess(self.at.x, self.at.parameter, self.slopes, self.drift)
+        self.guess = _Guess(self.at.x, self.at.parameter, self.slopes, self.drift)
 
     def _step(self, alpha: float) -> Root | None:
         """The root at alpha, by Newton's method with the Jacobian of the guess, if it is close to where that leads."""
-        guess, parameter, branch = self._guess, np.log(alpha), self.equations.branch
+        guess, parameter, branch = self.guess, np.log(alpha), self.equations.branch
         if guess is None or abs(parameter - guess.parameter) > _SHORT:
             return None
         start = self.equations.evaluate(guess.at(parameter), parameter)
@@ -247,10 +242,10 @@ class _Line:
         return (at, slopes) if same and branch.exists(at.x) else None
 
     def _root(self, alpha: float) -> Root:
-        if self._guess is None:
+        if self.guess is None:
             return find_root(self.equations, alpha)
         parameter = np.log(alpha)
-        found = root_near(self.equations, self.equations.evaluate(self._guess.at(parameter), parameter))
+        found = root_near(self.equations, self.equations.evaluate(self.guess.at(parameter), parameter))
         if found is None and self._last is not None:
             try:
                 return follow_branch(self.equations, self._last, alpha)
