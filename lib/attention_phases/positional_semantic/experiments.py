@@ -201,8 +201,8 @@ def threshold(
     where there is one piece, it is that of "positional_begins".
 
     `status` is the kind of the threshold; where there is none it is what wins in all of the range (the branch that has
-    no such end), and "not found" where the branch was not found, was lost, or took too long. Where the accuracy was not reached, the
-    threshold is given as it is; `alpha_error` is its standard error.
+    no such end), and "not found" where the branch was not found, was lost, or took too long. Where the accuracy was not
+    reached, the threshold is given as it is; `alpha_error` is its standard error.
     """
     _checks.choice("quantity", quantity, list(THRESHOLDS))
     _checks.choice("attention", attention, list(ATTENTIONS))

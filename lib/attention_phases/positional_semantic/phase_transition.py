@@ -62,9 +62,10 @@ Array = NDArray[np.float64]
 Range = tuple[float, float]
 End = Literal["lower", "upper"]
 
+_CAREFUL = 14  # log2 of the number of nodes with which a minimum is told from a pass
 _THOROUGH = 16  # the same, where a branch is lost on the way to its end
 _ROUGH = 1e-3  # relative accuracy of order parameters: the training loss has its square
-_CLEAR = 5.0  # by so many errors two thresholds must differ to be told apart with few nodes
+_CLEAR = 5.0  # by so many errors two numbers must differ to be told apart with few nodes
 
 
 @dataclass(frozen=True)
@@ -575,7 +576,7 @@ def stability_alpha(
     sign = -1 if _checks.choice("end", end, ("lower", "upper")) == "upper" else 1
     start = _checks.real("start", start, 0, open_low=True)
     with asked.in_time():
-        there = _minimum_near(Line(task, name, SEARCH, asked.seeds[0], asked.clock), lacking, start, asked.limits)
+        there = _minimum_near(Line(task, name, _CAREFUL, asked.seeds[0], asked.clock), lacking, start, asked.limits)
 
         def values(lines: Lines, alpha: float) -> Values:
             (line,) = lines
@@ -721,7 +722,7 @@ def _roots(equations: BranchEquations, alpha: float, limits: Range) -> Iterator[
 
 
 def _minimum_near(line: Line, lacking: str, alpha: float, limits: Range) -> float:
-    """Where the branch is a minimum: alpha or the first multiple of it; else where it is at all."""
+    """Where the branch is clearly a minimum: alpha or the first multiple of it; else where it is at all."""
     name, there = line.equations.branch.name, []
     for root, _ in _roots(line.equations, alpha, limits):
         there.append(root.alpha)
@@ -730,7 +731,7 @@ def _minimum_near(line: Line, lacking: str, alpha: float, limits: Range) -> floa
         except ConvergenceError:
             continue
         growth, _ = line.growth(lacking)
-        if growth.mean() < 1:
+        if growth.mean() + _CLEAR * standard_error(growth) < 1:
             return root.alpha
     if not there:
         raise _not_found(name, limits)
