@@ -24,10 +24,10 @@ from attention_phases.positional_semantic import (
     linear_crossover_curve,
     map_eigenvalues,
     minimize_risk,
-    phase_transition,
     solve_state_evolution,
     spinodal_alpha,
     stability_alpha,
+    threshold_search,
 )
 from attention_phases.positional_semantic.branches import BranchEquations
 from scipy import stats
@@ -106,11 +106,11 @@ def test_what_the_last_step_leaves_is_an_error_too() -> None:
     def difference(alpha: float) -> tuple[list[NDArray[np.float64]], float]:
         return [rows + 1 - alpha**2], -2 * alpha
 
-    alpha, error, slope = phase_transition._newton(difference, 1.02, (0.1, 10), 1e-3, 0)
+    alpha, error, slope = threshold_search.root_between(difference, 1.02, (0.1, 10), 1e-3, 0)
     averages = rows.std(ddof=1) / np.sqrt(8) / abs(slope)
     assert abs(alpha - 1) > 10 * averages
     assert error == pytest.approx(abs(alpha - 1), rel=0.1)
-    alpha, error, _ = phase_transition._newton(difference, 1.02, (0.1, 10), 0.0, 0)
+    alpha, error, _ = threshold_search.root_between(difference, 1.02, (0.1, 10), 0.0, 0)
     assert abs(alpha - 1) < averages / 3
     assert error == pytest.approx(averages, rel=0.1)
 
@@ -169,14 +169,14 @@ def test_where_one_branch_is_nowhere_and_the_other_begins_in_the_range_neither_w
 
 
 def test_a_curve_keeps_its_points_where_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = phase_transition._Search.root
+    search = threshold_search.Search.root
 
     def fails_at_a_fifth(self: Any, task: Task, *arguments: Any) -> Any:
         if task.omega == 0.2:
             raise ConvergenceError("lost", last=None, residual=np.inf)
         return search(self, task, *arguments)
 
-    monkeypatch.setattr(phase_transition._Search, "root", fails_at_a_fifth)
+    monkeypatch.setattr(threshold_search.Search, "root", fails_at_a_fifth)
     with pytest.raises(ConvergenceError, match=r"1 of 3 points failed.*omega = 0.2: lost") as failure:
         critical_curve(Task(), (0.1, 0.2, 0.3))
     curve = failure.value.last
@@ -251,7 +251,7 @@ def test_between_the_ends_of_both_branches_there_is_no_crossing() -> None:
 
 
 def test_an_accuracy_out_of_reach_raises_with_the_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phase_transition, "_FINEST", 12)
+    monkeypatch.setattr(threshold_search, "FINEST", 12)
     with pytest.raises(ConvergenceError, match="did not reach accuracy") as error:
         critical_alpha(Task(), accuracy=1e-4)
     assert error.value.last.standard_error == error.value.residual > 1e-4

@@ -44,6 +44,7 @@ THRESHOLDS: dict[str, Callable[..., Threshold]] = {
     "positional_ends": partial(spinodal_alpha, branch="positional", end="upper", start=0.5),
     "positional_begins_again": partial(spinodal_alpha, branch="positional", start=100.0),
 }
+_PATIENCE = 600.0  # seconds of CPU time for one threshold
 ENDS_AND_CROSSINGS = ("critical", "linear_crossover", "semantic_begins", "positional_begins", "positional_ends")
 RANK_TWO_THRESHOLDS: dict[str, Callable[..., Threshold]] = {
     "positional_born": partial(stability_alpha, branch="uninformed", overlap="m", end="upper", start=0.1),
@@ -200,8 +201,8 @@ def threshold(
     where there is one piece, it is that of "positional_begins".
 
     `status` is the kind of the threshold; where there is none it is what wins in all of the range (the branch that has
-    no such end), and "not found" where the branch was not found or was lost. Where the accuracy was not reached, the
-    threshold is given as it is; `alpha_error` is its standard error.
+    no such end), and "not found" where the branch was not found, was lost, or took too long. Where the accuracy was not
+    reached, the threshold is given as it is; `alpha_error` is its standard error.
     """
     _checks.choice("quantity", quantity, list(THRESHOLDS))
     _checks.choice("attention", attention, list(ATTENTIONS))
@@ -209,9 +210,9 @@ def threshold(
     return _found(partial(THRESHOLDS[quantity], task, accuracy=accuracy))
 
 
-def _found(search: Callable[[], Threshold]) -> dict[str, Any]:
+def _found(search: Callable[..., Threshold]) -> dict[str, Any]:
     try:
-        found = search()
+        found = search(time_limit=_PATIENCE)
     except NoThresholdError as none:
         return {"alpha": np.nan, "alpha_error": np.nan, "status": none.winner}
     except ConvergenceError as failure:
