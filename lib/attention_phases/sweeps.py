@@ -7,6 +7,7 @@ import json
 import math
 import operator
 import os
+import stat
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
@@ -115,8 +116,10 @@ def alone(path: Path) -> Iterator[None]:
     whoever opened the file before and locks it after that holds a file with no name, and FileLock takes that for none.
     """
     file = path.with_name(f".{path.name}.sweep.lock")
-    if file.exists() and (not file.is_file() or file.stat().st_size > 0):
-        raise ValueError(f"store must have its lock to itself; {file} is something else")
+    with suppress(FileNotFoundError):  # asked once: its owner may remove it at any moment
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > 0:
+            raise ValueError(f"store must have its lock to itself; {file} is something else")
     lock = FileLock(file, timeout=0)
     try:
         lock.acquire()
