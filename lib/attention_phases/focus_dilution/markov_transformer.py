@@ -27,20 +27,23 @@ The model is the one that summaries of Chen, Lin, Xu, Luo (ICML 2026, arXiv 2605
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from attention_phases import _checks
 
 Array = NDArray[np.float64]
 Seed = int | np.random.Generator
+_Values = TypeVar("_Values", bound=NDArray[Any])
 _SUM_TOLERANCE = 1e-9  # how far from 1 a row of a given matrix may sum; it is then divided by its sum
 _MOST_NUMBERS = 2**31  # of a sample
+_MOST_STATES = 10_000  # of a chain from a text: its matrix has 800 MB
+_COUNTED_AT_ONCE = 2**20  # tokens
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -50,6 +53,7 @@ class MarkovChain:
     Attributes:
         transition: P, (d, d), d >= 2: row i has the probabilities of the token after token i.
         stationary: pi, (d,), the distribution with ``pi P = pi``; all entries are positive.
+        token_ids: (d,), the tokens' numbers in the text that the chain is from, if it is from one: see `from_tokens`.
 
     Raises:
         ValueError: P is not a square matrix, has a negative entry or a row that does not sum to 1, or is reducible.
@@ -57,6 +61,7 @@ class MarkovChain:
 
     transition: Float[Array, "d d"]
     stationary: Float[Array, " d"]
+    token_ids: Int[NDArray[np.int64], " d"]
 
     def __init__(self, transition: ArrayLike) -> None:
         matrix = _row_stochastic("transition", transition)
@@ -67,8 +72,12 @@ class MarkovChain:
                 f"transition must be irreducible: each token must lead to each other one; "
                 f"got {n_classes} classes, tokens {one} and {other} are in different ones"
             )
+        self._set(matrix, _stationary(matrix), np.arange(len(matrix)))
+
+    def _set(self, matrix: Array, stationary: Array, token_ids: NDArray[np.int64]) -> None:
         object.__setattr__(self, "transition", _read_only(matrix))
-        object.__setattr__(self, "stationary", _read_only(_stationary(matrix)))
+        object.__setattr__(self, "stationary", _read_only(stationary))
+        object.__setattr__(self, "token_ids", _read_only(token_ids))
 
     @classmethod
     def lazy(cls, stationary: ArrayLike, persistence: float) -> "MarkovChain":
@@ -95,6 +104,49 @@ class MarkovChain:
             )
         matrix = persistence * np.eye(len(pi)) + (1 - persistence) * pi
         return cls(np.maximum(matrix, 0))  # at the lowest persistence a zero may be rounded to -1e-17
+
+    @classmethod
+    def from_tokens(cls, token_ids: ArrayLike, n_tokens: int | None = None, smoothing: float = 0.0) -> "MarkovChain":
+        """The chain of a text: ``P_ij = (n_ij + smoothing)/(n_i + smoothing d)`` from its pairs of neighbours.
+
+        Each sequence is closed to a ring: its first token counts as the one after its last. So as many pairs begin
+        with a token as end with it, and without smoothing pi is exactly the frequency of tokens in the text.
+
+        With smoothing all d = `n_tokens` tokens are kept. Without it the chain has the tokens of the largest closed
+        class, by their number in the text: those that occur, if the text is one sequence. Their numbers are in
+        `MarkovChain.token_ids`.
+
+        Args:
+            token_ids: a sequence of token numbers, (n,), or several ones of the same length, (n_sequences, n).
+            n_tokens: one more than the largest number that a token may have; default: than the largest there is.
+            smoothing: is added to the count of each pair, >= 0.
+
+        Raises:
+            ValueError: names the argument, what it must be and what it got; also where the class has a single token, or
+                more than 10000.
+        """
+        ids = np.asanyarray(token_ids)  # a file that is mapped into memory stays one
+        if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
+            raise ValueError(f"token_ids must be whole numbers of shape (n,) or (n_sequences, n); got {_shape(ids)}")
+        largest = int(ids.max())
+        d = largest + 1 if n_tokens is None else _checks.integer("n_tokens", n_tokens, 2)
+        if int(ids.min()) < 0 or largest >= d:
+            raise ValueError(f"token_ids must be in [0, {d - 1}]; got {int(ids.min())} to {largest}")
+        smoothing = _checks.real("smoothing", smoothing, 0, _checks.LARGEST)
+        counts = _pair_counts(np.atleast_2d(ids), d)
+        kept = np.arange(d) if smoothing else _largest_class(counts)
+        if not 2 <= len(kept) <= _MOST_STATES:
+            raise ValueError(
+                f"token_ids must give a chain of 2 to {_MOST_STATES} tokens; its largest closed class has {len(kept)}"
+            )
+        pairs = counts[kept][:, kept].toarray().astype(np.float64)
+        matrix = pairs + smoothing
+        matrix /= matrix.sum(axis=1, keepdims=True)
+        if smoothing:
+            return cls(matrix)
+        chain = cls.__new__(cls)
+        chain._set(matrix, pairs.sum(axis=1) / pairs.sum(), kept)
+        return chain
 
     @property
     def n_tokens(self) -> int:
@@ -443,6 +495,30 @@ def _distribution(name: str, value: ArrayLike) -> Float[Array, " d"]:
     return scaled
 
 
+def _pair_counts(sequences: Int[NDArray[np.int64], "n_sequences n"], d: int) -> csr_array:
+    """How often each token is followed by each other one, (d, d), each sequence closed to a ring."""
+    total = csr_array((d, d), dtype=np.int64)
+    for sequence in sequences:
+        for begin in range(0, len(sequence), _COUNTED_AT_ONCE):
+            piece = sequence[begin : begin + _COUNTED_AT_ONCE + 1].astype(np.int64)
+            if begin + _COUNTED_AT_ONCE >= len(sequence):
+                piece = np.append(piece, sequence[0])
+            ones = np.ones(len(piece) - 1, dtype=np.int64)
+            total += coo_array((ones, (piece[:-1], piece[1:])), shape=(d, d)).tocsr()
+    return total
+
+
+def _largest_class(counts: csr_array) -> Int[NDArray[np.int64], " k"]:
+    """The tokens of the class that has most of the text. Where sequences are rings, all classes are closed."""
+    _, labels = connected_components(counts, connection="strong")
+    sizes = np.bincount(labels, weights=counts.sum(axis=1))
+    return np.flatnonzero(labels == sizes.argmax())
+
+
+def _shape(values: NDArray[Any]) -> str:
+    return f"{values.dtype} of shape {values.shape}"
+
+
 def _stationary(transition: Float[Array, "d d"]) -> Float[Array, " d"]:
     """pi by elimination of one token after the other, without a subtraction (Grassmann, Taksar, Heyman 1985).
 
@@ -472,7 +548,7 @@ def _cumulative(distribution: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     return sums
 
 
-def _read_only(values: Array) -> Array:
+def _read_only(values: _Values) -> _Values:
     copy = values.copy()
     copy.flags.writeable = False
     return copy
