@@ -324,5 +324,5 @@ def test_what_makes_no_training_is_refused(arguments: dict[str, Any], message: s
 
 
 def test_the_chain_must_be_one() -> None:
-    with pytest.raises(ValueError, match="chain must be a MarkovChain"):
+    with pytest.raises(ValueError, match="data must be a MarkovChain or a Corpus"):
         train_transformer(np.eye(2))  # type: ignore[arg-type]

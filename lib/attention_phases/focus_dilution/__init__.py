@@ -10,6 +10,7 @@ from attention_phases.focus_dilution.condensation import (
     unigram_point,
     unigram_profile,
 )
+from attention_phases.focus_dilution.corpora import Corpus, load_corpus
 from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneTrajectory, rank_one_flow
 from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.gradient_flow import Trajectory, gradient_flow
@@ -27,10 +28,11 @@ from attention_phases.focus_dilution.markov_transformer import (
 )
 from attention_phases.focus_dilution.stages import Stage, find_stages, predict_timeline
 from attention_phases.focus_dilution.symmetry_breaking import RestingPoint, resting_point, symmetry_breaking_rate
-from attention_phases.focus_dilution.train_transformer import train_transformer
+from attention_phases.focus_dilution.train_transformer import TextTrajectory, train_transformer
 
 __all__ = [
     "ConvergenceError",
+    "Corpus",
     "Forces",
     "MarkovChain",
     "Parameters",
@@ -38,6 +40,7 @@ __all__ = [
     "RankOneTrajectory",
     "RestingPoint",
     "Stage",
+    "TextTrajectory",
     "Trajectory",
     "attention",
     "condensation_rate",
@@ -49,6 +52,7 @@ __all__ = [
     "forces",
     "gradient_flow",
     "hessian_product",
+    "load_corpus",
     "population_gradient",
     "population_loss",
     "predict_timeline",

@@ -1,7 +1,7 @@
-"""Real text as a sequence of tokens: words or characters, of which the most frequent ones are kept.
+r"""Real text as a sequence of tokens: words or characters, of which the most frequent ones are kept.
 
 The text is read piece by piece, and its tokens go to a temporary file that is mapped into memory: memory does not grow
-with the corpus. A text must be UTF-8; line ends of any system count as ``\\n``.
+with the corpus. A text must be UTF-8; line ends of any system count as ``\n``.
 
 A word is a run of letters and digits, with apostrophes inside it; all other characters that are no white space are
 tokens of their own, as are the end of a line, names in angle brackets (``<unk>``, ``<|endoftext|>``), endings like 's
@@ -166,7 +166,8 @@ class Corpus:
         n_sequences = _checks.integer("n_sequences", n_sequences, 1)
         length = _checks.integer("length", length, 1, len(self.tokens))
         begins = _checks.generator(seed).integers(len(self.tokens) - length + 1, size=n_sequences)
-        return self.tokens[begins[:, None] + np.arange(length)].astype(np.int64)
+        windows: NDArray[np.int64] = self.tokens[begins[:, None] + np.arange(length)].astype(np.int64)
+        return windows
 
     @functools.cached_property
     def _places(self) -> dict[str, int]:
