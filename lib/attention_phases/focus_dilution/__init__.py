@@ -28,7 +28,7 @@ from attention_phases.focus_dilution.markov_transformer import (
 )
 from attention_phases.focus_dilution.stages import Stage, find_stages, predict_timeline
 from attention_phases.focus_dilution.symmetry_breaking import RestingPoint, resting_point, symmetry_breaking_rate
-from attention_phases.focus_dilution.train_transformer import TextTrajectory, train_transformer
+from attention_phases.focus_dilution.train_transformer import TextTrajectory, measure_on_text, train_transformer
 
 __all__ = [
     "ConvergenceError",
@@ -53,6 +53,7 @@ __all__ = [
     "gradient_flow",
     "hessian_product",
     "load_corpus",
+    "measure_on_text",
     "population_gradient",
     "population_loss",
     "predict_timeline",

@@ -191,7 +191,7 @@ class MarkovChain:
         tokens = np.empty((length, n_sequences), dtype=np.int64)
         tokens[0] = np.searchsorted(first, rng.random(n_sequences), side="right")
         for t in range(1, length):
-            tokens[t] = (after[tokens[t - 1]] <= rng.random(n_sequences)[:, None]).sum(axis=1)
+            tokens[t] = _drawn(after, tokens[t - 1], rng.random(n_sequences))
         return np.ascontiguousarray(tokens.T)
 
     def __eq__(self, other: object) -> bool:
@@ -546,6 +546,18 @@ def _cumulative(distribution: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     last = distribution.shape[-1] - 1 - (distribution[..., ::-1] > 0).argmax(axis=-1)
     sums[np.arange(distribution.shape[-1]) >= last[..., None]] = np.inf
     return sums
+
+
+def _drawn(
+    cumulative: Float[Array, "d d"], rows: Int[NDArray[np.int64], " n"], numbers: Float[Array, " n"]
+) -> Int[NDArray[np.int64], " n"]:
+    """How many entries of each row are at most each number, found by bisection: rows rise, and end in infinity."""
+    low, high = np.zeros_like(rows), np.full_like(rows, cumulative.shape[1] - 1)
+    while (low < high).any():
+        middle = (low + high) // 2
+        below = cumulative[rows, middle] <= numbers
+        low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+    return low
 
 
 def _read_only(values: _Values) -> _Values:

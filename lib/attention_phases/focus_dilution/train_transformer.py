@@ -33,7 +33,7 @@ from tqdm import tqdm
 from attention_phases import _checks
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.corpora import Corpus
-from attention_phases.focus_dilution.gradient_flow import Trajectory, _drift, _queries
+from attention_phases.focus_dilution.gradient_flow import Trajectory, _drift, _queries, _times
 from attention_phases.focus_dilution.markov_transformer import (
     Expansion,
     MarkovChain,
@@ -97,6 +97,7 @@ def train_transformer(
     positions: str = "last",
     device: str = "cpu",
     start: Parameters | None = None,
+    times: ArrayLike | None = None,
     n_frames: int = 400,
     queries: ArrayLike | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -123,7 +124,7 @@ def train_transformer(
         init_scale: standard deviation of the initial entries, > 0.
         n_steps: of the optimiser, >= 1.
         seed: of the initial weights and of the contexts.
-        context: N, tokens of a context, >= 1; less than those of the text.
+        context: N, tokens of a context, >= 1, less than those of the text.
         batch: B, contexts of a minibatch, >= 1.
         learning_rate: > 0.
         optimizer: "sgd", without momentum, or "adam", with the usual constants.
@@ -131,7 +132,9 @@ def train_transformer(
             tokens up to itself, and the loss is the mean over them.
         device: where PyTorch computes: "cpu", "cuda", "cuda:1", ...
         start: initial weights, in place of `width` and `init_scale`.
-        n_frames: the largest number of frames, >= 2.
+        times: (T,), increasing: frames at these times, rounded to steps, and at the first and last step; they replace
+            `n_frames`.
+        n_frames: the largest number of frames without `times`, >= 2.
         queries: tokens whose attention is kept, default all; of a text, the 8 most frequent ones.
         checkpoint: a file that keeps the run.
         checkpoint_every: seconds after which it is written again, >= 0, at the next frame.
@@ -158,9 +161,7 @@ def train_transformer(
             raise ValueError("start must not have W0 = 0 and W1 = 0: no minibatch leads away from there")
         draws = _checks.generator(seed, stream=1)
     n_steps = _checks.integer("n_steps", n_steps, 1)
-    context = _checks.integer("context", context, 1)
-    if isinstance(data, Corpus) and context >= len(data.tokens):
-        raise ValueError(f"context must be less than the {len(data.tokens)} tokens of the text; got {context}")
+    context = _checks.integer("context", context, 1, len(data.tokens) - 1 if isinstance(data, Corpus) else _checks.MOST)
     batch = _checks.integer("batch", batch, 1, _checks.MOST // (context + 1))
     learning_rate = _checks.real("learning_rate", learning_rate, 0, _checks.LARGEST, open_low=True)
     optimizer = _checks.choice("optimizer", optimizer, tuple(_OPTIMIZERS))
@@ -175,7 +176,13 @@ def train_transformer(
     file = None if checkpoint is None else _file(checkpoint)
 
     entropy = int(draws.integers(2**63))
-    frame_steps = np.linspace(0, n_steps, min(n_frames, n_steps + 1)).round()
+    if times is None:
+        frame_steps = np.linspace(0, n_steps, min(n_frames, n_steps + 1)).round()
+    else:
+        steps = (_times(times) / learning_rate).round()
+        if steps[-1] > n_steps:
+            raise ValueError(f"times must end by n_steps learning_rate = {n_steps * learning_rate:g}; got {times}")
+        frame_steps = np.unique(np.concatenate([[0], steps, [n_steps]]))
     run = _Run(start, optimizer, learning_rate, frame_steps, place)
     batches = _Batches(data, context, batch, entropy, positions, place)
     if file is not None:
@@ -187,7 +194,7 @@ def train_transformer(
             "learning_rate": learning_rate,
             "optimizer": optimizer,
             "positions": positions,
-            "n_frames": n_frames,
+            "frames": hashlib.sha256(frame_steps.tobytes()).hexdigest(),
             "text": hashlib.sha256(data.tokens.data).hexdigest() if isinstance(data, Corpus) else None,
             "chain": hashlib.sha256(chain.transition.tobytes()).hexdigest(),
             "start": hashlib.sha256(b"".join(part.tobytes() for part in start.arrays)).hexdigest(),
@@ -284,7 +291,7 @@ class _Probes:
     """Fixed windows of a text, on which weights are measured."""
 
     def __init__(self, corpus: Corpus, queries: NDArray[np.int64], context: int) -> None:
-        d = corpus.n_tokens
+        d, self._corpus = corpus.n_tokens, corpus
         windows = corpus.sample(_PROBES, context + 1, _PROBE_SEED)
         self._log_counts, self._last, self._following = _log_counts(windows[:, :-1], d), *windows.T[-2:]
         self._of_query = []
@@ -295,6 +302,15 @@ class _Probes:
                 raise ValueError(f"queries must be tokens that are {what}; got {query}, {corpus.vocabulary[query]!r}")
             contexts = corpus.tokens[ends[:, None] + np.arange(1 - context, 1)].astype(np.int64)
             self._of_query.append((query, _log_counts(contexts, d)))
+
+    def measured(self, trajectory: Trajectory) -> TextTrajectory:
+        """The trajectory with what its weights do on the windows."""
+        return TextTrajectory(
+            **{field.name: getattr(trajectory, field.name) for field in fields(Trajectory)},
+            corpus=self._corpus,
+            text_loss=np.array([self.loss(frame.arrays) for frame in trajectory.parameters]),
+            text_attention=np.array([self.attention(frame.arrays) for frame in trajectory.parameters]),
+        )
 
     def loss(self, weights: Weights) -> float:
         """Mean cross-entropy of the next token, in nats."""
@@ -456,14 +472,28 @@ def _trajectory(
         drift=max(_drift(frame, at_start) for frame in parameters),
         converged=converged,
     )
-    if not isinstance(data, Corpus) or probes is None:
-        return result
-    return TextTrajectory(
-        **{field.name: getattr(result, field.name) for field in fields(result)},
-        corpus=data,
-        text_loss=np.array([probes.loss(frame) for frame in run.frames]),
-        text_attention=np.array([probes.attention(frame) for frame in run.frames]),
-    )
+    return result if probes is None else probes.measured(result)
+
+
+def measure_on_text(trajectory: Trajectory, corpus: Corpus, context: int = 64) -> TextTrajectory:
+    """A trajectory's weights, measured on windows of a text: the same ones as in `train_transformer` on that text.
+
+    Args:
+        trajectory: of any kind, for as many tokens as the corpus has, such as the flow on `Corpus.chain`.
+        corpus: the text.
+        context: N, tokens of a context, >= 1, less than those of the text.
+
+    Raises:
+        ValueError: names the argument, what it must be and what it got.
+    """
+    _checks.instance("trajectory", trajectory, Trajectory)
+    _checks.instance("corpus", corpus, Corpus)
+    if trajectory.chain.n_tokens != corpus.n_tokens:
+        raise ValueError(
+            f"trajectory must be for the corpus's {corpus.n_tokens} tokens; got {trajectory.chain.n_tokens}"
+        )
+    context = _checks.integer("context", context, 1, len(corpus.tokens) - 1)
+    return _Probes(corpus, trajectory.queries, context).measured(trajectory)
 
 
 def _file(checkpoint: str | os.PathLike[str]) -> Path:
