@@ -122,11 +122,12 @@ def _download(file: PinnedFile, url: str, output: str, cache: Any) -> None:
         status = response.status_code
         if response.is_redirect or response.is_permanent_redirect or status == _OK:
             return
+        response.close()
         if status in _FOR_EVER and status not in _TRY_LATER:
             raise _failed(file, f"is not there: the host answers {status} {response.reason}")
         raise _WrongAnswerError(f"is not to be had now: the host answers {status} {response.reason}")
 
-    with tqdm(desc=file.name, unit="B", unit_scale=True, disable=None) as bar:
+    with tqdm(desc=file.name, total=file.size, unit="B", unit_scale=True, disable=None) as bar:
         HTTPDownloader(progressbar=bar, timeout=_TIMEOUT, hooks={"response": check})(url, output, cache)
     with Path(output).open("rb") as content:
         begin = content.read(1024).lstrip().lower()
