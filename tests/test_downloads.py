@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +19,7 @@ from attention_phases.errors import DownloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 CONTENT = b"Once upon a time.\n" * 500
 PAGE = b"<!DOCTYPE html><html><body>Please sign in</body></html>"

@@ -11,6 +11,7 @@ that stand alone, and ``@-@``, which is WikiText's hyphen inside a word. Tokens 
 import functools
 import hashlib
 import io
+import itertools
 import os
 import re
 import tempfile
@@ -316,11 +317,10 @@ def _encoded(
 def _numbered(piece: str, words: dict[str, int]) -> NDArray[np.uint32]:
     """Numbers of the piece's words; new ones are added to `words`, as long as there is room."""
     tokens = _WORD.findall(piece)
-    if len(words) < _MOST_WORDS:
-        for token in tokens:
-            if token not in words:
-                words[token] = len(words)
-    return np.array([words.get(token, _NO_WORD) for token in tokens], dtype=np.uint32)
+    for token in dict.fromkeys(tokens):
+        if token not in words and len(words) < _MOST_WORDS:
+            words[token] = len(words)
+    return np.fromiter(map(words.get, tokens, itertools.repeat(_NO_WORD)), dtype=np.uint32, count=len(tokens))
 
 
 def _code_points(piece: str) -> NDArray[np.uint32]:
