@@ -209,6 +209,11 @@ RECORDS = {  # tables of runs that have no grid, and what makes each of them, wi
     for corpus, queries in _TEXTS.items()
 }
 RECORDS |= {f"{name}-events": command for name, command in RECORDS.items()}
+_DESCRIBE = (
+    f"python -m attention_phases.focus_dilution describe --corpora {' '.join(_TEXTS)} "
+    "--tokens 50 100 200 300 500 1000 --out text-chains.csv"
+)
+RECORDS |= {"text-chains": _DESCRIBE, "text-chains-rates": _DESCRIBE}
 
 
 def load(name: str) -> pd.DataFrame:

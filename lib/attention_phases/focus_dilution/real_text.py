@@ -23,7 +23,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attention_phases import _checks
+from attention_phases.focus_dilution.condensation import condensation_rate
 from attention_phases.focus_dilution.corpora import Corpus
+from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.gradient_flow import Trajectory, gradient_flow
 from attention_phases.focus_dilution.markov_transformer import Parameters
 from attention_phases.focus_dilution.stages import Stage, find_stages, predict_timeline
@@ -108,6 +110,47 @@ def departure(run: Trajectory, other: Trajectory) -> float:
 def frame_times(t_max: float, n_frames: int) -> Float[Array, " n_frames"]:
     """Times from 4 to `t_max`, each the same factor after the one before."""
     return np.geomspace(min(_FIRST_FRAME, t_max / 2), t_max, n_frames)
+
+
+def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The chains of texts: a table with a row a token, and one with a row a text.
+
+    The columns of the first are corpus, rank from 1 on, token, frequency, and the token that follows most often, next,
+    with its probability. Those of the second are corpus, level, n_tokens, length, the rates lambda_1 and lambda_2, and
+    the entropies of pi and of the chain in nats.
+    """
+    tokens, chains = [], []
+    for corpus in corpora:
+        chain = corpus.chain
+        following = chain.transition.argmax(axis=1)
+        names = [label(token) for token in corpus.vocabulary]
+        tokens.append(
+            pd.DataFrame(
+                {
+                    "corpus": corpus.name,
+                    "level": corpus.level,
+                    "n_tokens": corpus.n_tokens,
+                    "rank": np.arange(1, corpus.n_tokens + 1),
+                    "token": names,
+                    "frequency": chain.stationary,
+                    "next": [names[k] for k in following],
+                    "probability": chain.transition.max(axis=1),
+                }
+            )
+        )
+        chains.append(
+            {
+                "corpus": corpus.name,
+                "level": corpus.level,
+                "n_tokens": corpus.n_tokens,
+                "length": len(corpus.tokens),
+                "lambda_1": condensation_rate(chain),
+                "lambda_2": focus_rate(chain),
+                "unigram_entropy": chain.unigram_entropy,
+                "conditional_entropy": chain.conditional_entropy,
+            }
+        )
+    return pd.concat(tokens, ignore_index=True), pd.DataFrame(chains)
 
 
 def train(
