@@ -116,12 +116,14 @@ def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The chains of texts: a table with a row a token, and one with a row a text.
 
     The columns of the first are corpus, rank from 1 on, token, frequency, and the token that follows most often, next,
-    with its probability. Those of the second are corpus, level, n_tokens, length, the rates lambda_1 and lambda_2, and
-    the entropies of pi and of the chain in nats.
+    with its probability. Those of the second are corpus, level, n_tokens, length, the rates lambda_1 and lambda_2, the
+    covariance of the frequencies of a token and of the next one, which has the sign of the focus while the weights
+    condense, and the entropies of pi and of the chain in nats.
     """
     tokens, chains = [], []
     for corpus in corpora:
         chain = corpus.chain
+        above = chain.stationary - chain.stationary @ chain.stationary
         following = chain.transition.argmax(axis=1)
         names = [label(token) for token in corpus.vocabulary]
         tokens.append(
@@ -146,6 +148,7 @@ def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "length": len(corpus.tokens),
                 "lambda_1": condensation_rate(chain),
                 "lambda_2": focus_rate(chain),
+                "covariance": float(chain.stationary * above @ chain.transition @ above),
                 "unigram_entropy": chain.unigram_entropy,
                 "conditional_entropy": chain.conditional_entropy,
             }
