@@ -117,13 +117,13 @@ def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     The columns of the first are corpus, rank from 1 on, token, frequency, and the token that follows most often, next,
     with its probability. Those of the second are corpus, level, n_tokens, length, the rates lambda_1 and lambda_2, the
-    covariance of the frequencies of a token and of the next one, which has the sign of the focus while the weights
+    number ``sum_i pi_i^2 (P_i . pi - 1/d)``, which has the sign of the push on the scores when the weights begin to
     condense, and the entropies of pi and of the chain in nats.
     """
     tokens, chains = [], []
     for corpus in corpora:
         chain = corpus.chain
-        above = chain.stationary - chain.stationary @ chain.stationary
+        pi = chain.stationary
         following = chain.transition.argmax(axis=1)
         names = [label(token) for token in corpus.vocabulary]
         tokens.append(
@@ -134,7 +134,7 @@ def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
                     "n_tokens": corpus.n_tokens,
                     "rank": np.arange(1, corpus.n_tokens + 1),
                     "token": names,
-                    "frequency": chain.stationary,
+                    "frequency": pi,
                     "next": [names[k] for k in following],
                     "probability": chain.transition.max(axis=1),
                 }
@@ -148,7 +148,7 @@ def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "length": len(corpus.tokens),
                 "lambda_1": condensation_rate(chain),
                 "lambda_2": focus_rate(chain),
-                "covariance": float(chain.stationary * above @ chain.transition @ above),
+                "early_push": float(pi**2 @ (chain.transition @ pi - 1 / corpus.n_tokens)),
                 "unigram_entropy": chain.unigram_entropy,
                 "conditional_entropy": chain.conditional_entropy,
             }
