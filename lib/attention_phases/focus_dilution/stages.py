@@ -219,28 +219,44 @@ class _Prediction:
 
 
 def _prediction(chain: MarkovChain, parameters: Parameters, queries: list[int]) -> _Prediction:
-    across = _Across(parameters, condensing_direction(parameters, chain))
-    condensed = _condensed(chain.stationary)
     times: list[float] = []
     points: list[RankOnePoint] = []
     singular_values: list[Array] = []
-    previous = np.empty(0)
-    for time, point, growth in _path(chain, parameters, across):
-        operator = across.operator(point, growth)
-        if times:
-            across.advance((time - times[-1]) * (previous + operator) / 2)
-        previous = operator
+    for time, point, W0 in predicted_path(chain, parameters):
         times.append(time)
         points.append(point)
-        singular_values.append(across.singular_values(point))
-        if point.loss <= condensed and singular_values[-1][1] >= _GROWN * singular_values[-1][0]:
-            break
+        singular_values.append(_two_largest(W0))
     return _Prediction(
         np.array(times),
         np.array([point.loss for point in points]),
         np.array([point.attention[queries] for point in points]),
         np.array(singular_values),
     )
+
+
+def predicted_path(chain: MarkovChain, parameters: Parameters) -> Iterator[tuple[float, RankOnePoint, Array]]:
+    """Time, point of the rank-one flow, and W0, (d, m), with what has grown across, until a second direction has come.
+
+    Where none comes it ends with the rank-one flow.
+    """
+    across = _Across(parameters, condensing_direction(parameters, chain))
+    condensed = _condensed(chain.stationary)
+    before, previous = 0.0, np.zeros(0)
+    for time, point, growth in _path(chain, parameters, across):
+        operator = across.operator(point, growth)
+        if time > before:
+            across.advance((time - before) * (previous + operator) / 2)
+        before, previous = time, operator
+        W0 = across.embedding(point)
+        yield time, point, W0
+        first, second = _two_largest(W0)
+        if point.loss <= condensed and second >= _GROWN * first:
+            break
+
+
+def _two_largest(W0: Float[Array, "d m"]) -> Float[Array, " 2"]:
+    """The two largest singular values; the second is 0 where there is none."""
+    return np.append(np.linalg.svd(W0, compute_uv=False), 0.0)[:2]
 
 
 def _path(chain: MarkovChain, parameters: Parameters, across: "_Across") -> Iterator[tuple[float, RankOnePoint, float]]:
@@ -301,7 +317,7 @@ class _Across:
             X, Z = T @ Z / order, T.T @ X / order
             self._X, self._Z = self._X + X, self._Z + Z
 
-    def singular_values(self, point: RankOnePoint) -> Float[Array, " 2"]:
-        """The two largest ones of ``W0 = w0 u^T + X``; the second is 0 where there is none."""
-        values = np.linalg.svd(np.outer(point.w0, self._u) + self._X, compute_uv=False)
-        return np.append(values, 0.0)[:2]
+    def embedding(self, point: RankOnePoint) -> Float[Array, "d m"]:
+        """``W0 = w0 u^T + X``."""
+        result: Array = np.outer(point.w0, self._u) + self._X
+        return result
