@@ -1,10 +1,10 @@
-"""Facts about the bar of stages under a figure."""
+"""Facts about what the figures of Part II share."""
 
 import numpy as np
 import pytest
 from attention_phases import figures
 from attention_phases.focus_dilution import Stage
-from attention_phases.focus_dilution.stage_bar import LOOKS, stage_bar
+from attention_phases.focus_dilution.drawing import LOOKS, compared, stage_bar
 
 STAGES = [
     Stage("condensation", 0, 10, 1),
@@ -35,3 +35,20 @@ def test_letters_can_be_left_out_and_stages_outside_are() -> None:
     assert len(axis.patches) == 1
     with pytest.raises(ValueError, match="rows must hold at least one row"):
         stage_bar(axis, {})
+
+
+def test_a_prediction_is_a_line_and_what_it_predicts_are_points_of_the_same_look() -> None:
+    _, axis = figures.subplots()
+    x = np.arange(4.0)
+    compared(axis, "W0", (x, x), (x[1:], x[1:] + 0.1), "points")
+    line, points = axis.lines
+    np.testing.assert_array_equal(line.get_ydata(), x)
+    np.testing.assert_array_equal(points.get_ydata(), x[1:] + 0.1)
+    assert line.get_color() == points.get_color()
+    assert (line.get_marker(), points.get_linestyle()) == ("None", "None")
+    assert axis.get_legend_handles_labels()[1] == ["points"]
+    assert not axis.containers[0].has_yerr
+    compared(axis, "W0", (x, x), (x, x, 0.1 * x))
+    assert axis.containers[1].has_yerr
+    with pytest.raises(ValueError, match="mean must be a list of 4 real numbers"):
+        compared(axis, "W0", (x, x), (x, x[1:]))

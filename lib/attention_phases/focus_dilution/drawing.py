@@ -1,10 +1,12 @@
-"""The bar of stages that stands under the figures of a training."""
+"""What the figures of Part II share: a prediction with what it predicts, and the bar of stages under a training."""
 
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from attention_phases import figures
+from attention_phases._style import Look
 from attention_phases.focus_dilution.stages import Stage
 
 LOOKS = {  # and hatches, to be told apart in grey
@@ -13,6 +15,31 @@ LOOKS = {  # and hatches, to be told apart in grey
     "dilution": ("prediction", "...."),
     "symmetry-breaking": ("WK", "xxxx"),
 }
+
+
+def compared(
+    axis: Axes,
+    look: str | Look,
+    line: tuple[ArrayLike, ArrayLike],
+    points: tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike],
+    label: str | None = None,
+) -> None:
+    """Draw a prediction as a line and what it predicts as points, in one look.
+
+    Args:
+        axis: where.
+        look: as in `figures.theory`.
+        line: x and y of the prediction, (n,) each.
+        points: x and y of experiment or simulation, (n,) each, and the standard error of y where there is one, as in
+            `figures.experiment`.
+        label: of the points.
+
+    Raises:
+        ValueError: as `figures.theory` and `figures.experiment`.
+    """
+    x, y, *error = points
+    figures.theory(axis, *line, look)
+    figures.experiment(axis, x, y, error[0] if error else None, look, label=label)
 
 
 def stage_bar(axis: Axes, rows: dict[str, Sequence[Stage]], *, letters: bool = True) -> None:
