@@ -223,5 +223,5 @@ def predicted_embedding(chain: MarkovChain, parameters: Parameters) -> Embedding
         ConvergenceError: the rank-one flow does not come to rest.
     """
     fitting(parameters, chain)
-    path = [(time, W0) for time, _, W0 in predicted_path(chain, parameters)]
+    path = [(time, across.embedding(point)) for time, point, _, across in predicted_path(chain, parameters)]
     return EmbeddingPrediction(np.array([time for time, _ in path]), np.array([W0 for _, W0 in path]))
