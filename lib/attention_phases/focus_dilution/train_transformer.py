@@ -498,9 +498,10 @@ def measure_on_text(trajectory: Trajectory, corpus: Corpus, context: int = 64) -
 
 def _file(checkpoint: str | os.PathLike[str]) -> Path:
     """The checkpoint's path, in a folder that is there, or a ValueError."""
-    if not isinstance(checkpoint, str | os.PathLike) or not os.fspath(checkpoint):
+    name = os.fspath(checkpoint) if isinstance(checkpoint, str | os.PathLike) else ""
+    if not isinstance(name, str) or not name or "\0" in name:
         raise ValueError(f"checkpoint must be the path of a file; got {_checks.shown(checkpoint)}")
-    file = Path(checkpoint)
+    file = Path(name)
     if file.exists() and not file.is_file():
         raise ValueError(f"checkpoint must be a regular file, or none yet; got {file}")
     try:
