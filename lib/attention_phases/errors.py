@@ -19,3 +19,7 @@ class ConvergenceError(RuntimeError):
 
 class FailedPointWarning(UserWarning):
     """Some points of a sweep have no row but an error."""
+
+
+class DownloadError(OSError):
+    """A file could not be downloaded."""

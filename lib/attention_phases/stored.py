@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -207,15 +208,34 @@ TABLES = {
     "gamp-steps": Table(experiments.gamp_steps, {"d": (500, 1000, 2000, 4000), "alpha": (2.0,), "seed": range(16)}),
 }
 
+_TEXTS = {  # corpus: tokens that are watched
+    "wikitext-2": "'<unk>' the , . of newline first continued",
+    "tinystories": "'<unk>' the , . a newline was little",
+}
+RECORDS = {  # tables of runs that have no grid, and what makes each of them, with a second one of the runs' events
+    f"text-{corpus}": f"python -m attention_phases.focus_dilution train --corpus {corpus} "
+    f"--queries {queries} --out text-{corpus}.csv"
+    for corpus, queries in _TEXTS.items()
+}
+RECORDS |= {f"{name}-events": command for name, command in RECORDS.items()}
+_DESCRIBE = (
+    f"python -m attention_phases.focus_dilution describe --corpora {' '.join(_TEXTS)} "
+    "--tokens 50 100 200 300 500 1000 --out text-chains.csv"
+)
+RECORDS |= {"text-chains": _DESCRIBE, "text-chains-rates": _DESCRIBE}
+
 
 def load(name: str) -> pd.DataFrame:
-    """The stored table of this name, a row a point of its grid.
+    """The stored table of this name, a row a point of its grid, or of a run.
 
     Raises:
         ValueError: there is no table of this name, or its file has not a row for each point of the grid.
         FileNotFoundError: its file is missing; the message has the command that makes it.
     """
     path = _path(name)
+    if name in RECORDS:  # a token may be anything: "#", "null"
+        n_head = len(provenance(name).splitlines())
+        return pd.read_csv(path, skiprows=n_head, keep_default_na=False, na_values=[""])
     table = pd.read_csv(path, comment="#")
     expected = math.prod(len(values) for values in TABLES[name].grid.values())
     if len(table) != expected:
@@ -253,7 +273,7 @@ def published_points(source: str) -> pd.DataFrame:
 def provenance(name: str) -> str:
     """What made the stored table: command, versions and commit, a line each; of "published", whose numbers they are."""
     lines = (_file(name) if name == "published" else _path(name)).read_text(encoding="utf-8").splitlines()
-    return "\n".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
+    return "\n".join(line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
 
 
 def recompute(name: str, row: Mapping[str, Any] | pd.Series) -> dict[str, Any]:
@@ -293,7 +313,7 @@ def compute(name: str, folder: str | os.PathLike[str], n_jobs: int = -1) -> Path
         raise ValueError(f"folder must be the path of a folder; got {_checks.shown(folder)}")
     make_folder("folder", place)
     store, path, part = (place / file for file in (f".{name}.jsonl", f"{name}.csv", f".{name}.csv"))
-    head = "".join(f"# {line}\n" for line in _origin(name))
+    head = "".join(f"# {line}\n" for line in origin(f"python -m attention_phases.stored {name}"))
     with alone(path):
         with warnings.catch_warnings():
             warnings.simplefilter("error", FailedPointWarning)
@@ -322,9 +342,10 @@ def _version() -> str:
 
 
 def _path(name: str) -> Path:
-    _checks.choice("name", name, list(TABLES))
+    _checks.choice("name", name, [*TABLES, *RECORDS])
     if not (path := _file(name)).exists():
-        raise FileNotFoundError(f"table {name} is not there: python -m attention_phases.stored {name} computes it")
+        command = RECORDS.get(name, f"python -m attention_phases.stored {name}")
+        raise FileNotFoundError(f"table {name} is not there: {command} computes it")
     return path
 
 
@@ -334,13 +355,14 @@ def _file(name: str) -> Path:
     return path if path.exists() else _IN_PACKAGE / f"{name}.csv"
 
 
-def _origin(name: str) -> list[str]:
-    packages = ("attention-phases", "numpy", "scipy")
+def origin(command: str, *more_packages: str) -> list[str]:
+    """The lines that a stored table begins with: its command, and the commit and the versions that it is run with."""
+    packages = ("attention-phases", "numpy", "scipy", *more_packages)
     commit = subprocess.run(
         ["git", "-C", str(_REPOSITORY), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
     return [
-        f"command: python -m attention_phases.stored {name}",
+        f"command: {command}",
         f"commit: {commit or 'not in a repository'}",
         f"versions: python {platform.python_version()}, " + ", ".join(f"{p} {version(p)}" for p in packages),
     ]

@@ -5,17 +5,21 @@ import pytest
 from attention_phases.focus_dilution import (
     MarkovChain,
     Parameters,
-    attention,
-    conserved_quantities,
+    conserved_change,
+    contraction_rates,
+    exact_weights,
     excess_loss,
+    flatten,
     forces,
     gradient_flow,
-    hessian_product,
+    hessian_operator,
+    linear_condensation,
     population_gradient,
     population_loss,
+    unflatten,
 )
-from attention_phases.focus_dilution.condensation import condensation_rate, unigram_point, unigram_profile
-from markov import CHAINS, FALLING, pack, unpack
+from attention_phases.focus_dilution.condensation import condensation_rate, unigram_point
+from markov import CHAINS, FALLING
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -29,12 +33,7 @@ def norm(values: Array) -> float:
 @every_chain
 @pytest.mark.parametrize("scale", [2.0, 0.3, -0.5])
 def test_width_d_is_enough_for_any_positive_chain(name: str, scale: float) -> None:
-    chain = CHAINS[name]
-    identity = np.eye(chain.n_tokens)
-    a = attention(Parameters(identity, identity, scale * identity, identity), chain)
-    W1 = np.linalg.solve(a, chain.log_transition).astype(np.float64)
-    exact = Parameters(identity, W1, scale * identity, identity)
-    assert excess_loss(exact, chain) < 1e-20
+    assert excess_loss(exact_weights(CHAINS[name], scale), CHAINS[name]) < 1e-20
 
 
 @every_chain
@@ -57,10 +56,8 @@ def test_a_step_changes_conserved_quantities_at_second_order_only(name: str) -> 
     d = chain.n_tokens
     here = Parameters(*(rng.standard_normal(shape) for shape in ((d, 3), (3, d), (3, 3), (3, 3))))
     g0, g1, gq, gk = population_gradient(here, chain).arrays
-    there = unpack(pack(here) - step * np.concatenate([g.ravel() for g in (g0, g1, gq, gk)]), d, 3)
-    first, second, third = (
-        new - old for old, new in zip(conserved_quantities(here), conserved_quantities(there), strict=True)
-    )
+    there = unflatten(flatten(here) - step * flatten(population_gradient(here, chain)), d, 3)
+    first, second, third = conserved_change(here, there)
     np.testing.assert_allclose(first, step**2 * (g0.T @ g0 - g1 @ g1.T - gq @ gq.T - gk @ gk.T), atol=1e-14)
     np.testing.assert_allclose(second, step**2 * (gq.T @ gq - gk.T @ gk), atol=1e-14)
     np.testing.assert_allclose(third, 0, atol=1e-14)
@@ -70,32 +67,25 @@ def test_a_step_changes_conserved_quantities_at_second_order_only(name: str) -> 
 def test_the_error_of_the_linear_flow_is_of_third_order_with_the_predicted_coefficient(name: str) -> None:
     chain, scale = CHAINS[name], 1e-4
     d, pi, rate = chain.n_tokens, chain.stationary, condensation_rate(chain)
-    p, n = pi / norm(pi), (pi - 1 / d) / norm(pi - 1 / d)
     start = Parameters.gaussian(d, 4, scale, 2)
-    alpha, beta = start.W0.T @ p, start.W1 @ n
-    time = np.log(0.02 / norm(alpha + beta) * 2) / rate  # where the weights are 0.02
-    then = np.cosh(rate * time) * alpha + np.sinh(rate * time) * beta
+    at_start = linear_condensation(start, chain, [0])
+    time = np.log(0.02 / norm(at_start.alpha + at_start.beta) * 2) / rate  # where the weights are 0.02
+    linear = linear_condensation(start, chain, [time])
     found = gradient_flow(chain, start=start, times=[time], rtol=1e-9).parameters[-1]
-    error = norm(found.W0 - start.W0 - np.outer(p, then - alpha))
-    assert norm(then) == pytest.approx(0.02, rel=0.05)
-    assert error / norm(then) ** 3 == pytest.approx(pi @ pi / (2 * d * rate), rel=0.02)
+    size = norm(linear.alpha)
+    assert size == pytest.approx(0.02, rel=0.05)
+    assert norm(found.W0 - linear.W0[0]) / size**3 == pytest.approx(pi @ pi / (2 * d * rate), rel=0.02)
 
 
 @every_chain
 def test_contraction_at_the_unigram_point_is_in_the_spectrum_of_the_hessian(name: str) -> None:
     chain, m = CHAINS[name], 2
-    d, pi = chain.n_tokens, chain.stationary
-    w0, w1 = unigram_profile(chain)
-    eta = pi @ w0
-    S = np.diag(pi) - np.outer(pi, pi)
-    rates = np.sort(np.linalg.eigvals(S @ (pi @ pi * np.outer(w1, w1) + eta**2 * np.eye(d))).real)[1:]
     point = unigram_point(chain, m, seed=3)
-    outer = 2 * d * m  # the scores' weights have their own block
-    basis = np.eye(outer + 2 * m * m)[:outer]
-    hessian = np.array([pack(hessian_product(point, chain, unpack(row, d, m)))[:outer] for row in basis])
-    spectrum = np.linalg.eigvalsh(hessian)
+    outer = slice(0, 2 * chain.n_tokens * m)  # the scores' weights have their own block
+    hessian = hessian_operator(point, chain) @ np.eye(len(flatten(point)))
+    spectrum = np.linalg.eigvalsh(hessian[outer, outer])
     assert spectrum.min() > -1e-12  # contractive or neutral
-    for rate in rates:
+    for rate in contraction_rates(chain):
         assert np.abs(spectrum - rate).min() < 1e-10
 
 

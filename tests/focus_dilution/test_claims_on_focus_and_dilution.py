@@ -2,11 +2,23 @@
 
 import numpy as np
 import pytest
-from attention_phases.focus_dilution import MarkovChain, Parameters, hessian_product
+from attention_phases.focus_dilution import (
+    MarkovChain,
+    Parameters,
+    coupled_chain,
+    flatten,
+    hessian_operator,
+    hessian_product,
+    mass_redistribution,
+    nearly_symmetric_chain,
+    parting_rate,
+    rank_one_weights,
+    unigram_spectrum,
+)
 from attention_phases.focus_dilution.condensation import unigram_point, unigram_profile
 from attention_phases.focus_dilution.dilution import RankOnePoint, rank_one_flow
 from attention_phases.focus_dilution.focus import focus_rate
-from markov import CHAINS, FALLING, asymmetric, pack, unpack
+from markov import CHAINS, FALLING
 from scipy.special import softmax
 
 every_chain = pytest.mark.parametrize("name", CHAINS)
@@ -15,18 +27,12 @@ every_chain = pytest.mark.parametrize("name", CHAINS)
 @every_chain
 def test_whole_spectrum_at_the_unigram_point_follows_from_the_chain(name: str) -> None:
     chain, m = CHAINS[name], 2
-    d, pi = chain.n_tokens, chain.stationary
-    point, size = unigram_point(chain, m, seed=0), 2 * d * m + 2 * m * m
-    growth = -np.array([pack(hessian_product(point, chain, unpack(row, d, m))) for row in np.eye(size)])
-    w0, w1 = unigram_profile(chain)
-    softmax_slope = np.diag(pi) - np.outer(pi, pi)
-    logits_by_weights = (w0 @ pi) ** 2 * np.eye(d) + pi @ pi * np.outer(w1, w1)
-    contracting = np.sort(-np.linalg.eigvals(softmax_slope @ logits_by_weights).real)[: d - 1]
-    rate = abs(focus_rate(chain))
-    neutral = 2 * d * m - (d - 1) + 2 * m * m - 2 * m
-    expected = [*contracting, *[0.0] * neutral, *[rate] * m, *[-rate] * m]
-    assert contracting.max() < 0
-    np.testing.assert_allclose(np.linalg.eigvalsh(growth), np.sort(expected), atol=1e-13)
+    point = unigram_point(chain, m, seed=0)
+    growth = -(hessian_operator(point, chain) @ np.eye(len(flatten(point))))
+    outer, scores = unigram_spectrum(chain, m)
+    assert (outer[: chain.n_tokens - 1] < 0).all()
+    assert not outer[chain.n_tokens - 1 :].any()
+    np.testing.assert_allclose(np.linalg.eigvalsh(growth), np.sort(np.append(outer, scores)), atol=1e-13)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -37,7 +43,7 @@ def test_coupled_chain_has_the_rate_of_its_covariance_and_reversed_another(seed:
     coupling = 0.5 * (np.outer(pi, pi) / np.abs(np.outer(a, b))).min()
     w0, _ = unigram_profile(MarkovChain.lazy(pi, 0))
     for first, second in ((a, b), (b, a)):
-        chain = MarkovChain((np.outer(pi, pi) + coupling * np.outer(first, second)) / pi[:, None])
+        chain = coupled_chain(pi, first, second, coupling)
         np.testing.assert_allclose(chain.stationary, pi, atol=1e-13)
         covariance = coupling * (first @ pi) * (second @ np.log(pi))
         expected = w0 @ w0 / (pi @ pi) ** 2 * covariance * (pi @ (pi - pi @ pi) ** 2)
@@ -48,9 +54,7 @@ def test_coupled_chain_has_the_rate_of_its_covariance_and_reversed_another(seed:
 def test_mass_redistribution_has_the_derived_rate_to_first_order_in_the_scores(name: str) -> None:
     chain = CHAINS[name]
     pi, (w0, w1) = chain.stationary, unigram_profile(chain)
-    rate, mean = focus_rate(chain), w0 @ pi
-    variance = pi @ (w0 - mean) ** 2
-    expected = 2 * rate / variance * pi * (w0 - mean) + variance * pi * ((chain.transition - pi) @ w1)
+    expected = 2 * abs(focus_rate(chain)) * mass_redistribution(chain)
     step = 1e-5
     up, down = (RankOnePoint(chain, w0, w1, s).force[0] for s in (step, -step))
     push = (up - down) / (2 * step)
@@ -60,7 +64,7 @@ def test_mass_redistribution_has_the_derived_rate_to_first_order_in_the_scores(n
 
 @pytest.mark.parametrize("persistence", [0.3, -0.04])
 def test_lazy_chain_moves_mass_to_frequent_tokens_whatever_the_sign(persistence: float) -> None:
-    run = rank_one_flow(MarkovChain.lazy(asymmetric(0.02), persistence), init_scale=1e-5)
+    run = rank_one_flow(nearly_symmetric_chain(0.02, persistence), init_scale=1e-5)
     early = int(np.argmax(np.abs(run.score_scale) > 1e-3))
     excess = run.w0[early] - run.chain.stationary * run.w0[early].sum()
     assert excess[0] > 0 > excess[1:].max()
@@ -93,20 +97,19 @@ def test_at_rest_the_sign_of_an_embedding_is_told_by_what_its_query_should_say(n
 def test_alike_tokens_part_only_at_large_persistence_in_the_hessian_of_the_full_model(
     persistence: float, sign: int
 ) -> None:
-    chain = MarkovChain.lazy(asymmetric(0), persistence)
+    chain = nearly_symmetric_chain(0, persistence)
     end = rank_one_flow(chain)
     w0, w1, s = end.w0[-1], end.w1[-1], end.score_scale[-1]
-    d = chain.n_tokens
-    force_derivative = RankOnePoint(chain, w0, w1, s).force_derivative
+    d, point = chain.n_tokens, RankOnePoint(chain, w0, w1, s)
     one, other = [1, d + 1], [2, d + 2]
-    block = force_derivative[np.ix_(one, one)] - force_derivative[np.ix_(one, other)]
+    block = point.force_derivative[np.ix_(one, one)] - point.force_derivative[np.ix_(one, other)]
     rates, modes = np.linalg.eigh(block)
+    assert parting_rate(point, 1, 2) == pytest.approx(rates[-1], rel=1e-12)
     assert np.sign(rates[-1]) == sign
-    u, b, apart, zero = np.array([0.6, 0.8]), np.array([1.0, 0.0]), np.zeros(d), np.zeros((2, 2))
+    u, apart, zero = np.eye(2)[0], np.zeros(d), np.zeros((2, 2))
     apart[1:3] = 1, -1
-    scores = np.sqrt(s) * np.outer(u, b)
-    weights = Parameters(np.outer(w0, u), np.outer(u, w1), scores, scores)
+    weights = rank_one_weights(point, 2)
     for rate, (y, h) in zip(rates, modes.T, strict=True):
         mode = Parameters(y * np.outer(apart, u), h * np.outer(u, apart), zero, zero)
         moved = hessian_product(weights, chain, mode)
-        np.testing.assert_allclose(-pack(moved), rate * pack(mode), atol=1e-6)
+        np.testing.assert_allclose(-flatten(moved), rate * flatten(mode), atol=1e-6)

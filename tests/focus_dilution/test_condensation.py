@@ -5,9 +5,13 @@ import pytest
 from attention_phases.focus_dilution import (
     MarkovChain,
     Parameters,
-    hessian_product,
+    cosine,
+    flatten,
+    hessian_operator,
+    local_growth_rate,
     population_gradient,
     population_loss,
+    unflatten,
 )
 from attention_phases.focus_dilution.condensation import (
     condensation_rate,
@@ -15,13 +19,9 @@ from attention_phases.focus_dilution.condensation import (
     unigram_point,
     unigram_profile,
 )
-from markov import CHAINS, SKEWED, Followed, follow, local_rate, pack, unpack
+from markov import CHAINS, SKEWED, Followed, follow
 
 DOUBLY_STOCHASTIC = MarkovChain([[0.2, 0.5, 0.3], [0.3, 0.2, 0.5], [0.5, 0.3, 0.2]])
-
-
-def cosine(one: np.ndarray, other: np.ndarray) -> float:
-    return float((one * other).sum() / np.linalg.norm(one) / np.linalg.norm(other))
 
 
 def until_condensed(chain: MarkovChain, init_scale: float, settling: float = 2) -> Followed:
@@ -34,17 +34,15 @@ def test_rate_is_the_growth_of_the_full_flow_while_it_is_linear(name: str) -> No
     chain, init_scale = CHAINS[name], 1e-6
     run = until_condensed(chain, init_scale)
     # from 30 times the start, where the parts that do not grow are small, to where the loss is still that of the origin
-    measured = local_rate(run.times, run.singular_values[:, 0], 30 * init_scale, 1e-2)
+    measured = local_growth_rate(run.times, run.singular_values[:, 0], 30 * init_scale, 1e-2).median
     assert measured == pytest.approx(condensation_rate(chain), rel=0.001)
 
 
 def test_rate_is_the_largest_eigenvalue_at_the_origin_once_per_dimension() -> None:
     chain, m = CHAINS["irreversible"], 2
     d = chain.n_tokens
-    origin = unpack(np.zeros(2 * d * m + 2 * m * m), d, m)
-    hessian = np.array(
-        [pack(hessian_product(origin, chain, unpack(row, d, m))) for row in np.eye(2 * d * m + 2 * m * m)]
-    )
+    origin = unflatten(np.zeros(2 * d * m + 2 * m * m), d, m)
+    hessian = hessian_operator(origin, chain) @ np.eye(2 * d * m + 2 * m * m)
     growth = np.sort(-np.linalg.eigvalsh(hessian))[::-1]
     expected = np.zeros(len(growth))
     expected[:m], expected[-m:] = condensation_rate(chain), -condensation_rate(chain)
@@ -71,7 +69,7 @@ def test_attention_stays_at_its_base_rates_at_second_order_of_the_scale_of_the_s
     scales = np.array([1e-2, 1e-3, 1e-4])
     runs = [until_condensed(chain, scale) for scale in scales]
     moved = [np.abs(run.attention - chain.stationary).sum(axis=2).max() for run in runs]
-    scores = [np.abs(pack(run.frames[-1]) - pack(run.frames[0]))[-18:].max() for run in runs]  # W_Q and W_K
+    scores = [np.abs(flatten(run.frames[-1]) - flatten(run.frames[0]))[-18:].max() for run in runs]  # W_Q and W_K
     assert np.diff(np.log(moved)) / np.diff(np.log(scales)) == pytest.approx([2, 2], abs=0.2)
     assert np.diff(np.log(scores)) / np.diff(np.log(scales)) == pytest.approx([1, 1], abs=0.2)
 
@@ -80,7 +78,7 @@ def test_attention_stays_at_its_base_rates_at_second_order_of_the_scale_of_the_s
 def test_unigram_point_is_a_critical_point_with_the_entropy_of_pi_as_its_loss(name: str) -> None:
     chain = CHAINS[name]
     point = unigram_point(chain, 4, seed=7)
-    assert np.abs(pack(population_gradient(point, chain))).max() < 1e-15
+    assert np.abs(flatten(population_gradient(point, chain))).max() < 1e-15
     assert population_loss(point, chain) == pytest.approx(chain.unigram_entropy, abs=1e-14)
     w0, w1 = unigram_profile(chain)
     assert w0 @ w0 == pytest.approx(w1 @ w1, rel=1e-13)  # what a start at the origin conserves
@@ -99,14 +97,14 @@ def test_flow_arrives_at_the_unigram_point() -> None:
 
 def test_nothing_condenses_where_pi_is_uniform() -> None:
     assert condensation_rate(DOUBLY_STOCHASTIC) == 0
-    assert not pack(unigram_point(DOUBLY_STOCHASTIC, 3, seed=8)).any()
+    assert not flatten(unigram_point(DOUBLY_STOCHASTIC, 3, seed=8)).any()
     with pytest.raises(ValueError, match="not uniform: nothing condenses"):
         condensing_direction(Parameters.gaussian(3, 2, 0.1, 9), DOUBLY_STOCHASTIC)
 
 
 def test_same_seed_gives_the_same_point() -> None:
     chain = CHAINS["lazy"]
-    points = [pack(unigram_point(chain, 4, seed)) for seed in (1, 1, 2)]
+    points = [flatten(unigram_point(chain, 4, seed)) for seed in (1, 1, 2)]
     assert np.array_equal(points[0], points[1])
     assert not np.allclose(points[0], points[2])
 

@@ -5,14 +5,21 @@ import time
 import numpy as np
 import pytest
 from attention_phases.errors import ConvergenceError
-from attention_phases.focus_dilution import MarkovChain, Parameters, attention, population_gradient, population_loss
+from attention_phases.focus_dilution import (
+    MarkovChain,
+    Parameters,
+    attention,
+    nearly_symmetric_chain,
+    population_gradient,
+    population_loss,
+)
 from attention_phases.focus_dilution import dilution as module
 from attention_phases.focus_dilution.condensation import condensation_rate, condensing_direction, unigram_profile
 from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneTrajectory, rank_one_flow
 from attention_phases.focus_dilution.focus import focus_rate
-from markov import CHAINS, asymmetric, follow
+from markov import CHAINS, follow
 
-RUNNING = MarkovChain.lazy(asymmetric(0.02), 0.3)
+RUNNING = nearly_symmetric_chain(0.02, 0.3)
 
 
 def random_point(chain: MarkovChain, seed: int) -> tuple[RankOnePoint, Parameters, np.ndarray]:
@@ -156,7 +163,7 @@ def test_attention_of_a_rare_query_on_the_frequent_token_rises_and_then_falls_be
 
 
 def test_in_the_restless_chain_attention_turns_to_rare_tokens() -> None:
-    run = rank_one_flow(MarkovChain.lazy(asymmetric(0), -0.1))
+    run = rank_one_flow(nearly_symmetric_chain(0, -0.1))
     assert run.score_scale[-1] < 0
     assert shares(run, 0, 0)[-1] == pytest.approx(0.34, abs=0.005)
 

@@ -2,16 +2,25 @@
 
 import numpy as np
 import pytest
-from attention_phases.focus_dilution import MarkovChain, Parameters, hessian_product
+from attention_phases.focus_dilution import (
+    MarkovChain,
+    Parameters,
+    flatten,
+    hessian_operator,
+    local_growth_rate,
+    nearly_symmetric_chain,
+    unflatten,
+    unigram_spectrum,
+)
 from attention_phases.focus_dilution.condensation import unigram_point
 from attention_phases.focus_dilution.focus import focus_rate
-from markov import CHAINS, FALLING, SKEWED, Followed, asymmetric, follow, local_rate, pack, unpack
+from markov import CHAINS, FALLING, SKEWED, Followed, follow
 
 
 def from_unigram_point(chain: MarkovChain, init_scale: float, seed: int, last_scale: float = 3e-2) -> Followed:
     m, d = 3, chain.n_tokens
-    start = pack(unigram_point(chain, m, seed)) + pack(Parameters.gaussian(d, m, init_scale, seed + 100))
-    return follow(chain, unpack(start, d, m), np.log(last_scale / init_scale) / abs(focus_rate(chain)), 1e-8)
+    start = flatten(unigram_point(chain, m, seed)) + flatten(Parameters.gaussian(d, m, init_scale, seed + 100))
+    return follow(chain, unflatten(start, d, m), np.log(last_scale / init_scale) / abs(focus_rate(chain)), 1e-8)
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -19,7 +28,9 @@ def test_rate_is_the_growth_of_the_full_flow_while_it_is_linear(name: str) -> No
     chain, init_scale = CHAINS[name], 1e-6
     run = from_unigram_point(chain, init_scale, seed=2)
     query = np.array([np.linalg.norm(frame.WQ) for frame in run.frames])
-    measured = local_rate(run.times, query, 30 * init_scale, 1e-2)  # of the curvature at W_Q = 1e-2: a part of 1e-4
+    measured = local_growth_rate(
+        run.times, query, 30 * init_scale, 1e-2
+    ).median  # of the curvature at W_Q = 1e-2: a part of 1e-4
     assert measured == pytest.approx(abs(focus_rate(chain)), rel=0.001)
 
 
@@ -43,20 +54,18 @@ def test_sign_of_the_rate_says_whether_attention_turns_to_frequent_or_to_rare_to
 def test_at_the_unigram_point_the_scores_alone_are_unstable(name: str) -> None:
     chain, m = CHAINS[name], 2
     d = chain.n_tokens
-    point, size = unigram_point(chain, m, seed=4), 2 * d * m + 2 * m * m
-    growth = -np.array([pack(hessian_product(point, chain, unpack(row, d, m))) for row in np.eye(size)])
+    point = unigram_point(chain, m, seed=4)
+    growth = -(hessian_operator(point, chain) @ np.eye(2 * d * m + 2 * m * m))
     outer, scores = slice(0, 2 * d * m), slice(2 * d * m, None)
     assert np.abs(growth[outer, scores]).max() < 1e-15
     assert np.linalg.eigvalsh(growth[outer, outer]).max() < 1e-13
-    rate = abs(focus_rate(chain))
-    expected = [-rate] * m + [0] * (2 * m * m - 2 * m) + [rate] * m
-    np.testing.assert_allclose(np.linalg.eigvalsh(growth[scores, scores]), expected, atol=1e-14)
+    np.testing.assert_allclose(np.linalg.eigvalsh(growth[scores, scores]), unigram_spectrum(chain, m)[1], atol=1e-14)
 
 
 def test_rate_of_a_lazy_chain_is_proportional_to_its_persistence() -> None:
-    at_one = focus_rate(MarkovChain.lazy(asymmetric(0.01), 0.5)) / 0.5
+    at_one = focus_rate(nearly_symmetric_chain(0.01, 0.5)) / 0.5
     for persistence in (-0.05, 0.1, 0.9):
-        chain = MarkovChain.lazy(asymmetric(0.01), persistence)
+        chain = nearly_symmetric_chain(0.01, persistence)
         assert focus_rate(chain) == pytest.approx(persistence * at_one, rel=1e-12)
 
 

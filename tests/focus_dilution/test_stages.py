@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from attention_phases.focus_dilution import MarkovChain, Parameters
+from attention_phases.focus_dilution import MarkovChain, Parameters, nearly_symmetric_chain
 from attention_phases.focus_dilution.condensation import condensation_rate, unigram_point
 from attention_phases.focus_dilution.gradient_flow import gradient_flow
 from attention_phases.focus_dilution.stages import Stage, find_stages, predict_timeline
-from markov import CHAINS, FALLING, SKEWED, Array, asymmetric, follow, irreversible, reversible
+from markov import CHAINS, FALLING, SKEWED, Array, follow, irreversible, reversible
 
 PI = np.array([0.5, 0.3, 0.2])
 
@@ -165,7 +165,7 @@ def test_predicted_timeline_is_the_simulated_one(name: str) -> None:
 
 
 def test_timeline_of_the_gradient_flow_of_the_running_example() -> None:
-    chain = MarkovChain.lazy(asymmetric(0.02), 0.3)
+    chain = nearly_symmetric_chain(0.02, 0.3)
     run = gradient_flow(chain, width=16, init_scale=1e-3, t_max=8500, seed=0, queries=[0, 5])
     predicted = predict_timeline(chain, run.parameters[0], queries=[0, 5])
     found = [stage for stage in find_stages(run) if stage.cycle == 1]
@@ -195,7 +195,7 @@ def test_waiting_times_grow_by_the_logarithm_of_the_scale_over_the_rate() -> Non
 
 
 def test_no_symmetry_breaking_is_predicted_where_training_stalls() -> None:
-    chain = MarkovChain.lazy(asymmetric(0), 0.3)
+    chain = nearly_symmetric_chain(0, 0.3)
     names = [stage.name for stage in predict_timeline(chain, Parameters.gaussian(6, 4, 1e-3, seed=4))]
     assert names == ["condensation", "focus", "dilution"]
 

@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from attention_phases.focus_dilution import (
     ConvergenceError,
+    Corpus,
     MarkovChain,
     Parameters,
+    TextTrajectory,
     Trajectory,
     attention,
     excess_loss,
     gradient_flow,
+    load_corpus,
+    measure_on_text,
     population_gradient,
+    population_loss,
     train_transformer,
 )
 from attention_phases.focus_dilution.stages import find_stages
@@ -324,5 +330,125 @@ def test_what_makes_no_training_is_refused(arguments: dict[str, Any], message: s
 
 
 def test_the_chain_must_be_one() -> None:
-    with pytest.raises(ValueError, match="chain must be a MarkovChain"):
+    with pytest.raises(ValueError, match="data must be a MarkovChain or a Corpus"):
         train_transformer(np.eye(2))  # type: ignore[arg-type]
+
+
+# ---- training on a text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """A text that a chain of four tokens has written."""
+    ids = LAZY.sample(1, 20_000, 5)[0]
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(" ".join("abcd"[i] for i in ids))
+    return load_corpus(path)
+
+
+def plain_loss(weights: Parameters, windows: NDArray[np.int64], positions: str) -> float:
+    """The mean cross-entropy, position by position."""
+    W0, W1, WQ, WK = weights.arrays
+    losses = []
+    for window in windows:
+        n = len(window) - 1
+        for end in range(n if positions == "last" else 1, n + 1):
+            scores = [W0[window[end - 1]] @ WQ @ WK.T @ W0[token] for token in window[:end]]
+            a = np.exp(scores) / np.exp(scores).sum()
+            logits = a @ W0[window[:end]] @ W1
+            losses.append(np.log(np.exp(logits).sum()) - logits[window[end]])
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("positions", ["last", "all"])
+def test_the_loss_is_that_of_the_windows_position_by_position(positions: str, text: Corpus) -> None:
+    weights = Parameters.gaussian(4, 3, 0.9, 0)
+    batches = MODULE._Batches(text, 6, 5, 0, positions, "cpu")
+    windows = text.sample(batches._n_together * 5, 7, np.random.default_rng([0, 0]))[:5]
+    parts = [torch.from_numpy(np.array(part)) for part in weights.arrays]
+    assert abs(MODULE._loss(parts, batches.of_step(0)).item() - plain_loss(weights, windows, positions)) < 1e-13
+
+
+def test_on_the_samples_of_a_chain_the_loss_is_the_population_loss(text: Corpus) -> None:
+    """Within four standard errors of the 2048 windows, and what contexts of 512 cost."""
+    run = train_transformer(text, 5, 0.3, 300, context=512, batch=8, learning_rate=0.3, n_frames=7)
+    assert isinstance(run, TextTrajectory)
+    for loss, population, at in zip(run.text_loss, run.loss, run.parameters, strict=True):
+        windows = text.sample(2048, 513, 0)
+        read = attention(at, text.chain)[windows[:, -2]] @ at.W0 @ at.W1
+        losses = np.log(np.exp(read).sum(axis=1)) - read[np.arange(2048), windows[:, -1]]
+        assert abs(loss - population) < 4 * losses.std() / np.sqrt(2048) + 2 / 512
+        assert abs(population - population_loss(at, text.chain)) < 1e-12
+
+
+def test_what_a_text_trajectory_holds(text: Corpus) -> None:
+    call: dict[str, Any] = SHORT | {"queries": text.ids(["b", "a"]), "learning_rate": 0.5}
+    run = train_transformer(text, **call)
+    assert isinstance(run, TextTrajectory)
+    assert run.chain == text.chain
+    assert run.corpus is text
+    assert run.text_attention.shape == (7, 2, 4)
+    np.testing.assert_allclose(run.text_attention.sum(axis=2), 1)
+    assert (run.text_entropy < np.log(4)).all()
+    again = measure_on_text(run, text, SHORT["context"])
+    np.testing.assert_array_equal(again.text_loss, run.text_loss)
+    np.testing.assert_array_equal(again.text_attention, run.text_attention)
+    assert same(run, train_transformer(text, **call))
+    assert not same(run, train_transformer(text, **call, positions="all"))
+
+
+@pytest.mark.parametrize("positions", ["last", "all"])
+def test_an_interrupted_run_on_a_text_goes_on_as_if_nothing_had_been(
+    positions: str, text: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call: dict[str, Any] = SHORT | {"positions": positions, "learning_rate": 0.2, "times": [1, 3, 4.4, 9]}
+    whole = train_transformer(text, **call)
+    np.testing.assert_allclose(whole.times, [0, 1, 3, 4.4, 9, 12])
+    kept: dict[str, Any] = {"checkpoint": tmp_path / "run", "checkpoint_every": 0}
+    loss, n_calls = MODULE._loss, 0
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 37:
+            raise KeyboardInterrupt
+        return loss(*arguments)
+
+    monkeypatch.setattr(MODULE, "_loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_transformer(text, **call, **kept)
+    assert same(train_transformer(text, **call, **kept), whole)
+    assert n_calls == 37 + 60 - 22  # it went on from the frame at time 4.4
+    with pytest.raises(ValueError, match=r"checkpoint must be of this run; .* has positions"):
+        train_transformer(text, **call | {"positions": "last" if positions == "all" else "all"}, **kept)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"context": 20_000}, "context must be a whole number of at least 1 and at most 19999; got 20000"),
+        ({"positions": "first"}, "positions must be one of 'last', 'all'; got 'first'"),
+        ({"device": "toaster"}, "device must be one that PyTorch can use here; got 'toaster'"),
+        ({"device": "meta"}, "device must be one that PyTorch can use here; got 'meta'"),
+        ({"times": [1, 1e9]}, "times must end by n_steps learning_rate"),
+        ({"times": [2, 1]}, "times must be increasing"),
+        ({"queries": [4]}, "queries must be token numbers from 0 to 3"),
+    ],
+)
+def test_what_makes_no_training_on_a_text_is_refused(arguments: dict[str, Any], message: str, text: Corpus) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_transformer(text, **arguments)
+
+
+def test_a_query_that_ends_no_context_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("once " + "a b " * 50)
+    corpus = load_corpus(path)
+    with pytest.raises(ValueError, match="queries must be tokens that are the end of a context of 8 tokens"):
+        train_transformer(corpus, n_steps=1, context=8, queries=corpus.ids(["once"]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+def test_a_gpu_gives_the_same_curve_to_rounding(text: Corpus) -> None:
+    runs = [train_transformer(text, **SHORT, learning_rate=0.5, device=device) for device in ("cpu", "cuda")]
+    np.testing.assert_allclose(runs[0].excess_loss, runs[1].excess_loss, rtol=1e-9)

@@ -31,13 +31,23 @@ from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.condensation import above_uniform, condensation_rate, condensing_direction
 from attention_phases.focus_dilution.focus import focus_rate
-from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters
+from attention_phases.focus_dilution.markov_transformer import (
+    MarkovChain,
+    Parameters,
+    has_size,
+    scale_of_start,
+    softmax,
+)
 
 Array = NDArray[np.float64]
 
 AT_REST = 1e-7  # the flow has ended where no rate is above this part of lambda_2
 _TOLERANCE = 1e-8  # of a step, relative; see `rank_one_flow` for what it makes of the result
-_MOST_STEPS = 100_000
+_MOST_STEPS = 10_000
+_RESOLVED = (
+    np.finfo(float).eps / _TOLERANCE
+)  # lambda_2/lambda_1 below which rounding, in 1/lambda_2, passes the tolerance
+_AT_ONCE = 2**16  # numbers of an array of frames
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,10 @@ class RankOneTrajectory:
         score_scale: (T,), s in ``z = s w0 w0^T``; negative where attention turns to rare tokens.
         loss: (T,), L in nats.
         growth: (T,), tau, the logarithm of the factor by which q + k has grown.
-        residual: the largest rate of change, of an entry of w0 or w1 or of tau, at the last time.
-        converged: whether the flow has come to rest there: no rate is above 1e-7 lambda_2.
+        residual: the largest rate of change, of an entry of w0 or w1 or of tau, at the last time; without tau where no
+            focus can come, since the scores have no part that grows.
+        converged: whether the flow has come to rest there: no rate is above 1e-7 lambda_2, or 1e-7 lambda_1 where no
+            focus can come.
     """
 
     chain: MarkovChain
@@ -70,7 +82,7 @@ class RankOneTrajectory:
     def attention(self) -> Float[Array, "T d d"]:
         """a at each time."""
         scores = self.score_scale[:, None, None] * self.w0[:, :, None] * self.w0[:, None, :]
-        return _softmax(np.log(self.chain.stationary) + scores)
+        return softmax(self.chain.log_stationary + scores)[1]
 
 
 class ScorePair(NamedTuple):
@@ -79,15 +91,19 @@ class ScorePair(NamedTuple):
     sum: float
     difference: float
 
-    def scale(self, growth: float) -> float:
+    def scale(self, growth: Float[Array, "*T"]) -> Float[Array, "*T"]:
         """S at tau."""
         factor = np.exp(2 * growth)
-        return float(self.sum * factor - self.difference / factor) / 4
+        return (self.sum * factor - self.difference / factor) / 4
 
     def slope(self, growth: float) -> float:
         """ds/dtau at tau: |q|^2 + |k|^2."""
         factor = np.exp(2 * growth)
         return float(self.sum * factor + self.difference / factor) / 2
+
+    def focuses(self, rate: float) -> bool:
+        """Whether there is a part that grows, |q + k| or |q - k|, where lambda_2 is `rate`."""
+        return (self.sum if rate > 0 else self.difference) > 0
 
 
 class RankOneStart(NamedTuple):
@@ -113,28 +129,32 @@ def rank_one_flow(
     which they condense: the full flow from these weights follows it, up to the order of their scale, until a second
     direction has grown.
 
+    Where W_Q and W_K are exactly 0 they remain so, in the full flow as here, and the flow ends at the unigram point.
+
     The error of a step is at most 1e-8, relative. Those of w0 and w1 are then some 1e-6 while a stage is under way,
     where a small error of its time shows, and some 1e-8 at rest (measured against a tolerance of 1e-12).
 
     Args:
         chain: the Markov chain.
         t_max: when to stop, finite; None: where it comes to rest.
-        init_scale: the scale of the start, > 0; 0 is an exact critical point.
+        init_scale: the scale of the start, from 1e-60 to 1; 0 is an exact critical point.
         start: weights to start from; init_scale then has no meaning.
 
     Raises:
         ValueError: names the argument, what it must be and what it got.
-        ConvergenceError: t_max or rest are not reached in 100 000 steps; `last` is the trajectory until then.
+        ConvergenceError: t_max or rest are not reached in 10 000 steps; or, without t_max, lambda_2 is less than 2e-8
+            lambda_1, and rounding errors hide what happens in the time 1/lambda_2, as for pi that is nearly uniform.
+            `last` is the trajectory until then.
     """
     _checks.instance("chain", chain, MarkovChain)
     if t_max is not None:
         t_max = _checks.real("t_max", t_max, 0, open_low=True)
     if start is not None:
-        begin = along(start, condensing_direction(start, chain))
+        u = condensing_direction(start, chain)
+        has_size("start", start)
+        begin = along(start, u)
     else:
-        init_scale = _checks.real("init_scale", init_scale, 0, 1)
-        if init_scale == 0:
-            raise ValueError("init_scale must be > 0: 0 is an exact critical point, which the flow never leaves; got 0")
+        init_scale = scale_of_start(init_scale, 1.0)
         pi = chain.stationary
         above = above_uniform(pi)
         pair = ScorePair(4 * init_scale**2, 0) if focus_rate(chain) >= 0 else ScorePair(0, 4 * init_scale**2)
@@ -153,12 +173,16 @@ def along(parameters: Parameters, u: Float[Array, " m"]) -> RankOneStart:
 def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> RankOneTrajectory:
     """`rank_one_flow` from any point of the manifold, without checks."""
     d, rate = chain.n_tokens, focus_rate(chain)
-    rest = AT_REST * (abs(rate) or condensation_rate(chain) or 1)
+    focuses = start.scores.focuses(rate)
+    waits = (
+        t_max is None and focuses and abs(rate) < _RESOLVED * condensation_rate(chain)
+    )  # for what cannot be followed
     # where the scores have no part that grows, tau does not come to rest, and nothing depends on it
-    counted = 2 * d + 1 if (start.scores.sum if rate > 0 else start.scores.difference) > 0 else 2 * d
+    counted = 2 * d + 1 if focuses and not waits else 2 * d
+    rest = AT_REST * (abs(rate) if counted > 2 * d else condensation_rate(chain) or 1)
 
     def point(y: Array) -> RankOnePoint:
-        return RankOnePoint(chain, y[:d], y[d:-1], start.scores.scale(y[-1]))
+        return RankOnePoint(chain, y[:d], y[d:-1], float(start.scores.scale(y[-1])))
 
     def rates(_: float, y: Array) -> Array:
         return np.concatenate(point(y).force)
@@ -168,38 +192,53 @@ def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> R
         matrix[:, -1] *= start.scores.slope(y[-1])
         return matrix
 
-    def residual(at: RankOnePoint) -> float:
-        return float(np.abs(np.concatenate(at.force)[:counted]).max())
+    def moves(change: Array, y: Array) -> bool:
+        return bool(np.abs(change[:counted]).max() > rest * min(1.0, float(np.abs(y[:-1]).max())))
 
     y = np.concatenate([start.w0, start.w1, [0.0]])
-    smallest = np.abs(y).max()
+    allowed = np.full(2 * d + 1, _TOLERANCE * np.abs(y).max())
+    allowed[-1] = _TOLERANCE  # tau is a logarithm
     end = np.inf if t_max is None else t_max
-    solver = LSODA(rates, 0.0, y, end, rtol=_TOLERANCE, atol=_TOLERANCE * smallest, jac=jacobian)
-    times, states, points = [0.0], [y], [point(y)]
-    while solver.status == "running" and len(times) <= _MOST_STEPS:
-        if t_max is None and residual(points[-1]) <= rest * min(1.0, float(np.abs(states[-1][:-1]).max())):
-            break
+    solver = LSODA(rates, 0.0, y, end, rtol=_TOLERANCE, atol=allowed, jac=jacobian)
+    times, states, moving = [0.0], [y], t_max is not None or moves(rates(0.0, y), y)
+    while solver.status == "running" and moving and len(times) <= _MOST_STEPS:
         solver.step()
         times.append(solver.t)
         states.append(solver.y.copy())
-        points.append(point(states[-1]))
+        if t_max is None and not moves((states[-1] - states[-2]) / (times[-1] - times[-2]), states[-1]):
+            moving = moves(rates(solver.t, solver.y), solver.y)
     history = np.array(states)
-    rest_residual = residual(points[-1])
+    w0, w1, growth = history[:, :d], history[:, d:-1], history[:, -1]
+    scale = start.scores.scale(growth)
+    residual = float(np.abs(rates(0.0, states[-1])[:counted]).max())
+    converged = residual <= rest and not waits
     trajectory = RankOneTrajectory(
-        chain,
-        np.array(times),
-        history[:, :d],
-        history[:, d:-1],
-        np.array([at.score_scale for at in points]),
-        np.array([at.loss for at in points]),
-        history[:, -1],
-        rest_residual,
-        rest_residual <= rest,
+        chain, np.array(times), w0, w1, scale, _losses(chain, w0, w1, scale), growth, residual, converged
     )
-    if not (trajectory.converged if t_max is None else solver.status == "finished"):
+    if waits and not moving:
+        wrong = (
+            f"rank-one flow: at t = {times[-1]:g} it waits at the unigram point; lambda_2 = {rate:.1e} is so small "
+            f"against lambda_1 = {condensation_rate(chain):.1e} that rounding errors move the weights until focus comes"
+        )
+        raise ConvergenceError(wrong, trajectory, residual)
+    if moving if t_max is None else solver.status != "finished":
         wrong = f"rank-one flow: stopped at t = {times[-1]:g} after {len(times) - 1} steps, where it still moves"
-        raise ConvergenceError(wrong, trajectory, rest_residual)
+        raise ConvergenceError(wrong, trajectory, residual)
     return trajectory
+
+
+def _losses(
+    chain: MarkovChain, w0: Float[Array, "T d"], w1: Float[Array, "T d"], score_scale: Float[Array, " T"]
+) -> Float[Array, " T"]:
+    """L in nats, a few frames at a time: attention is (d, d) in each."""
+    weight = chain.stationary[:, None] * chain.transition
+    together = max(1, _AT_ONCE // weight.size)
+    losses = []
+    for j in range(0, len(w0), together):
+        x0, x1, s = w0[j : j + together, :, None], w1[j : j + together, None], score_scale[j : j + together]
+        a = softmax(s[:, None, None] * x0 * x0.transpose(0, 2, 1) + chain.log_stationary)[1]
+        losses.append(-(weight * softmax((a @ x0) * x1)[0]).sum(axis=(1, 2)))
+    return np.concatenate(losses)
 
 
 class RankOnePoint:
@@ -207,18 +246,14 @@ class RankOnePoint:
 
     def __init__(self, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float) -> None:
         self.chain, self.w0, self.w1, self.score_scale = chain, w0, w1, score_scale
-        self.attention = _softmax(np.log(chain.stationary) + score_scale * np.outer(w0, w0))
-        self.x = self.attention @ w0
-        logits = np.outer(self.x, w1)
-        logits -= logits.max(axis=1, keepdims=True)
-        weights = np.exp(logits)
-        total = weights.sum(axis=1, keepdims=True)
-        self._log_probabilities = logits - np.log(total)
-        self.probabilities = weights / total
-        self.residual = chain.stationary[:, None] * (chain.transition - self.probabilities)  # R
+        self.attention = a = softmax(w0[:, None] * (score_scale * w0) + chain.log_stationary)[1]
+        self.x = a @ w0
+        self._log_probabilities, self.probabilities = softmax(self.x[:, None] * w1)
+        self.residual = chain.transition - self.probabilities  # R
+        self.residual *= chain.stationary[:, None]
         self.slope = self.residual @ w1  # r
         self._deviation = w0 - self.x[:, None]  # of w0_k from its mean under row i
-        self._weighted = self.attention * self._deviation
+        self._weighted = a * self._deviation
         self.variance = (self._weighted * self._deviation).sum(axis=1)
 
     @property
@@ -241,11 +276,10 @@ class RankOnePoint:
     @property
     def force(self) -> tuple[Float[Array, " d"], Float[Array, " d"], Float[Array, " 1"]]:
         """-dL/d(w0, w1, s)."""
-        return (
-            self._x_by_w0.T @ self.slope,
-            self.x @ self.residual,
-            np.array([self.slope * self.w0 @ self.variance]),
-        )
+        s, r = self.score_scale, self.slope
+        pulls = r * self.w0
+        by_w0 = r @ self.attention + s * (pulls @ self._weighted + r * self.variance)  # (dx/dw0)^T r
+        return by_w0, self.x @ self.residual, np.array([pulls @ self.variance])
 
     @property
     def _x_by_w0(self) -> Float[Array, "d d"]:
@@ -293,9 +327,3 @@ class RankOnePoint:
         weighted = (pi * self.x**2)[:, None] * p
         result[d : 2 * d, d : 2 * d] = p.T @ weighted - np.diag(weighted.sum(axis=0))
         return result
-
-
-def _softmax(logits: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    result: Array = weights / weights.sum(axis=-1, keepdims=True)
-    return result

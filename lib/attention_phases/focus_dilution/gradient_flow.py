@@ -32,6 +32,7 @@ from attention_phases.focus_dilution.markov_transformer import (
     Weights,
     attention,
     conserved_quantities,
+    has_size,
 )
 
 # Coefficients of RODAS, for stages u_i that solve (1/(gamma h) - J) u_i = f(y + sum_j a_ij u_j) + sum_j c_ij u_j/h.
@@ -60,7 +61,6 @@ _FLOOR = (
     0.1  # directions of the embedding space smaller than this, in units of the start's entries, count as that large
 )
 _ROUNDING = 1e-14  # and nothing counts as so small that rounding spoils its error
-_SMALLEST = 1e-60  # no start may have smaller entries alone: their products must not be rounded to 0
 _MOST_DIRECTIONS = 120  # of one step; where more are needed the step is made shorter
 
 
@@ -140,7 +140,7 @@ def gradient_flow(
     Args:
         chain: what is learned.
         width: m, >= 1.
-        init_scale: standard deviation of the initial entries, > 0.
+        init_scale: standard deviation of the initial entries, at least 1e-60.
         t_max: where to stop, > 0 and finite.
         seed: of the initial weights.
         start: initial weights, in place of `width`, `init_scale` and `seed`.
@@ -164,6 +164,7 @@ def gradient_flow(
         _checks.instance("start", start, Parameters)
         if start.n_tokens != chain.n_tokens:
             raise ValueError(f"start must be for the chain's {chain.n_tokens} tokens; got {start.n_tokens}")
+        has_size("start", start)
     t_max = _checks.real("t_max", t_max, 0, _checks.LARGEST, open_low=True)
     stops = np.array([t_max]) if times is None else _times(times)
     rtol = _checks.real("rtol", rtol, 1e-10, 0.01)
@@ -171,9 +172,6 @@ def gradient_flow(
     max_steps = _checks.integer("max_steps", max_steps, 1)
     tokens = _queries(queries, chain)
 
-    largest = float(np.abs(_vector(start.arrays)).max())
-    if 0 < largest < _SMALLEST:
-        raise ValueError(f"start must have an entry of size {_SMALLEST:g} or more; the largest is {largest:g}")
     if not any(np.any(rate) for rate in Expansion(start.arrays, chain).flow):
         raise ValueError("start must not be a critical point, which the flow never leaves; the gradient vanishes there")
     solver = _Solver(chain, start, _LOCAL * rtol)
@@ -428,7 +426,10 @@ def _queries(queries: ArrayLike | None, chain: MarkovChain) -> Int[NDArray[np.in
     """Token numbers, or a ValueError."""
     if queries is None:
         return np.arange(chain.n_tokens)
-    values = np.asarray(queries)
+    try:
+        values = np.asarray(queries)
+    except Exception as error:  # rows of unequal length; or what the library that made the value raises
+        raise ValueError(f"queries must be a list of token numbers; got {_checks.shown(queries)}") from error
     if values.ndim != 1 or values.dtype.kind not in "iu" or values.size == 0:
         raise ValueError(f"queries must be a list of token numbers; got {_checks.shown(queries)}")
     if values.min() < 0 or values.max() >= chain.n_tokens:

@@ -27,20 +27,25 @@ The model is the one that summaries of Chen, Lin, Xu, Luo (ICML 2026, arXiv 2605
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from attention_phases import _checks
 
 Array = NDArray[np.float64]
 Seed = int | np.random.Generator
+_Values = TypeVar("_Values", bound=NDArray[Any])
 _SUM_TOLERANCE = 1e-9  # how far from 1 a row of a given matrix may sum; it is then divided by its sum
+_STATIONARY_TOLERANCE = 1e-6  # relative difference of a given stationary probability from that of the matrix
+_SMALLEST = 1e-60  # no start may have smaller entries alone: their products must not be rounded to 0
 _MOST_NUMBERS = 2**31  # of a sample
+_MOST_STATES = 10_000  # of a chain from a text: its matrix has 800 MB
+_COUNTED_AT_ONCE = 2**20  # tokens
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -50,15 +55,22 @@ class MarkovChain:
     Attributes:
         transition: P, (d, d), d >= 2: row i has the probabilities of the token after token i.
         stationary: pi, (d,), the distribution with ``pi P = pi``; all entries are positive.
+        token_ids: (d,), the tokens' numbers in the text that the chain is from, if it is from one: see `from_tokens`.
+
+    Args:
+        transition: P.
+        stationary: pi, where it is known: it is compared with the one that P has.
 
     Raises:
-        ValueError: P is not a square matrix, has a negative entry or a row that does not sum to 1, or is reducible.
+        ValueError: P is not a square matrix, has a negative entry or a row that does not sum to 1, is reducible, or has
+            a stationary probability that is too small for a floating-point number; or the given pi is not stationary.
     """
 
     transition: Float[Array, "d d"]
     stationary: Float[Array, " d"]
+    token_ids: Int[NDArray[np.int64], " d"]
 
-    def __init__(self, transition: ArrayLike) -> None:
+    def __init__(self, transition: ArrayLike, stationary: ArrayLike | None = None) -> None:
         matrix = _row_stochastic("transition", transition)
         n_classes, labels = connected_components(csr_array(matrix), connection="strong")
         if n_classes > 1:
@@ -67,8 +79,23 @@ class MarkovChain:
                 f"transition must be irreducible: each token must lead to each other one; "
                 f"got {n_classes} classes, tokens {one} and {other} are in different ones"
             )
+        pi = _stationary(matrix)
+        if stationary is not None:
+            given = _distribution("stationary", stationary)
+            if given.shape != pi.shape:
+                raise ValueError(f"stationary must have {len(pi)} entries, as transition has rows; got {len(given)}")
+            worst = int(np.abs(given / pi - 1).argmax())
+            if abs(given[worst] / pi[worst] - 1) > _STATIONARY_TOLERANCE:
+                raise ValueError(
+                    f"stationary must be the distribution with pi P = pi, whose entry {worst} is {pi[worst]:.10g}; "
+                    f"got stationary[{worst}] = {given[worst]:.10g}"
+                )
+        self._set(matrix, pi, np.arange(len(matrix)))
+
+    def _set(self, matrix: Array, stationary: Array, token_ids: NDArray[np.int64]) -> None:
         object.__setattr__(self, "transition", _read_only(matrix))
-        object.__setattr__(self, "stationary", _read_only(_stationary(matrix)))
+        object.__setattr__(self, "stationary", _read_only(stationary))
+        object.__setattr__(self, "token_ids", _read_only(token_ids))
 
     @classmethod
     def lazy(cls, stationary: ArrayLike, persistence: float) -> "MarkovChain":
@@ -96,6 +123,49 @@ class MarkovChain:
         matrix = persistence * np.eye(len(pi)) + (1 - persistence) * pi
         return cls(np.maximum(matrix, 0))  # at the lowest persistence a zero may be rounded to -1e-17
 
+    @classmethod
+    def from_tokens(cls, token_ids: ArrayLike, n_tokens: int | None = None, smoothing: float = 0.0) -> "MarkovChain":
+        """The chain of a text: ``P_ij = (n_ij + smoothing)/(n_i + smoothing d)`` from its pairs of neighbours.
+
+        Each sequence is closed to a ring: its first token counts as the one after its last. So as many pairs begin
+        with a token as end with it, and without smoothing pi is exactly the frequency of tokens in the text.
+
+        With smoothing all d = `n_tokens` tokens are kept. Without it the chain has the tokens of the largest closed
+        class, by their number in the text: those that occur, if the text is one sequence. Their numbers are in
+        `MarkovChain.token_ids`.
+
+        Args:
+            token_ids: a sequence of token numbers, (n,), or several ones of the same length, (n_sequences, n).
+            n_tokens: one more than the largest number that a token may have; default: than the largest there is.
+            smoothing: is added to the count of each pair, >= 0.
+
+        Raises:
+            ValueError: names the argument, what it must be and what it got; also where the class has a single token, or
+                more than 10000.
+        """
+        ids = np.asanyarray(token_ids)  # a file that is mapped into memory stays one
+        if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
+            raise ValueError(f"token_ids must be whole numbers of shape (n,) or (n_sequences, n); got {_shape(ids)}")
+        largest = int(ids.max())
+        d = largest + 1 if n_tokens is None else _checks.integer("n_tokens", n_tokens, 2)
+        if int(ids.min()) < 0 or largest >= d:
+            raise ValueError(f"token_ids must be in [0, {d - 1}]; got {int(ids.min())} to {largest}")
+        smoothing = _checks.real("smoothing", smoothing, 0, _checks.LARGEST)
+        counts = _pair_counts(np.atleast_2d(ids), d)
+        kept = np.arange(d) if smoothing else _largest_class(counts)
+        if not 2 <= len(kept) <= _MOST_STATES:
+            raise ValueError(
+                f"token_ids must give a chain of 2 to {_MOST_STATES} tokens; its largest closed class has {len(kept)}"
+            )
+        pairs = counts[kept][:, kept].toarray().astype(np.float64)
+        matrix = pairs + smoothing
+        matrix /= matrix.sum(axis=1, keepdims=True)
+        if smoothing:
+            return cls(matrix)
+        chain = cls.__new__(cls)
+        chain._set(matrix, pairs.sum(axis=1) / pairs.sum(), kept)
+        return chain
+
     @property
     def n_tokens(self) -> int:
         """d, the number of tokens."""
@@ -104,12 +174,13 @@ class MarkovChain:
     @cached_property
     def log_stationary(self) -> Float[Array, " d"]:
         """log pi."""
-        return np.log(self.stationary)
+        return _read_only(np.log(self.stationary))
 
     @cached_property
     def log_transition(self) -> Float[Array, "d d"]:
         """log P, with 0 in place of the logarithm of 0."""
-        return np.log(self.transition, out=np.zeros_like(self.transition), where=self.transition > 0)
+        P = self.transition
+        return _read_only(np.log(P, out=np.zeros_like(P), where=P > 0))
 
     @property
     def unigram_entropy(self) -> float:
@@ -136,11 +207,18 @@ class MarkovChain:
         length = _checks.integer("length", length, 1, _MOST_NUMBERS // n_sequences)
         rng = _checks.generator(seed)
         first, after = _cumulative(self.stationary), _cumulative(self.transition)
+        # row i of the transitions, shifted by i: all rows are searched as one
+        rows = (after + np.arange(self.n_tokens)[:, None]).ravel()
         tokens = np.empty((length, n_sequences), dtype=np.int64)
         tokens[0] = np.searchsorted(first, rng.random(n_sequences), side="right")
         for t in range(1, length):
-            tokens[t] = (after[tokens[t - 1]] <= rng.random(n_sequences)[:, None]).sum(axis=1)
+            last = tokens[t - 1]
+            place = np.minimum(last + rng.random(n_sequences), np.nextafter(last + 1.0, 0))  # not rounded to last + 1
+            tokens[t] = np.searchsorted(rows, place, side="right") - self.n_tokens * last
         return np.ascontiguousarray(tokens.T)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _restore(self, state)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MarkovChain) and np.array_equal(self.transition, other.transition)
@@ -185,7 +263,7 @@ class Parameters:
         Args:
             n_tokens: d, >= 2.
             width: m, >= 1.
-            init_scale: > 0. At 0 all gradients vanish: that point is a critical point, which nothing leaves.
+            init_scale: at least 1e-60. At 0 all gradients vanish: a critical point, which nothing leaves.
             seed: a whole number, or a NumPy generator, which is advanced.
 
         Raises:
@@ -193,11 +271,12 @@ class Parameters:
         """
         d = _checks.integer("n_tokens", n_tokens, 2)
         m = _checks.integer("width", width, 1)
-        scale = _checks.real("init_scale", init_scale, 0, _checks.LARGEST)
-        if scale == 0:
-            raise ValueError("init_scale must be > 0: 0 is an exact critical point, which the flow never leaves; got 0")
+        scale = scale_of_start(init_scale, _checks.LARGEST)
         rng = _checks.generator(seed)
         return cls(*(scale * rng.standard_normal(shape) for shape in ((d, m), (m, d), (m, m), (m, m))))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _restore(self, state)
 
     @property
     def n_tokens(self) -> int:
@@ -265,7 +344,8 @@ def population_loss(parameters: Parameters, chain: MarkovChain) -> float:
     Raises:
         ValueError: the parameters are for another number of tokens.
     """
-    return chain.conditional_entropy + excess_loss(parameters, chain)
+    excess = excess_loss(parameters, chain)  # first, for its checks
+    return chain.conditional_entropy + excess
 
 
 def excess_loss(parameters: Parameters, chain: MarkovChain) -> float:
@@ -306,7 +386,11 @@ def conserved_quantities(
     """What the gradient flow conserves, whatever the chain.
 
     These are ``W0^T W0 - W1 W1^T - W_Q W_Q^T - W_K W_K^T``, ``W_Q^T W_Q - W_K^T W_K`` and ``W1 1_d``.
+
+    Raises:
+        ValueError: `parameters` are no `Parameters`.
     """
+    _checks.instance("parameters", parameters, Parameters)
     W0, W1, WQ, WK = parameters.arrays
     return W0.T @ W0 - W1 @ W1.T - WQ @ WQ.T - WK @ WK.T, WQ.T @ WQ - WK.T @ WK, W1.sum(axis=1)
 
@@ -329,10 +413,9 @@ class Expansion:
         self._query, self._key = W0 @ WQ, W0 @ WK  # (d, m)
         scores = self._query @ self._key.T
         scores += chain.log_stationary
-        self.attention = a = np.exp(_log_softmax(scores))
+        self.attention = a = softmax(scores)[1]
         self._read = a @ W0  # (d, m): the mean embedding that attention reads
-        self._log_p = _log_softmax(self._read @ W1)
-        self._p = np.exp(self._log_p)
+        self._log_p, self._p = softmax(self._read @ W1)
         self._pi = chain.stationary[:, None]
         self.residual = self._pi * (chain.transition - self._p)
         self._pull = self.residual @ W1.T  # (d, m): -dL/d(a W0)
@@ -397,11 +480,14 @@ class Expansion:
         )
 
 
-def _log_softmax(logits: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """log softmax of each row, finite for logits of any size."""
-    shifted: Array = logits - logits.max(axis=1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return shifted
+def softmax(logits: Float[Array, "*n d"]) -> tuple[Float[Array, "*n d"], Float[Array, "*n d"]]:
+    """log softmax and softmax of each row; the first is finite for logits of any size."""
+    logarithms: Array = logits - logits.max(axis=-1, keepdims=True)
+    probabilities: Array = np.exp(logarithms)
+    total = probabilities.sum(axis=-1, keepdims=True)
+    probabilities /= total
+    logarithms -= np.log(total)
+    return logarithms, probabilities
 
 
 def fitting(parameters: Parameters, chain: MarkovChain, name: str = "parameters") -> Weights:
@@ -411,6 +497,27 @@ def fitting(parameters: Parameters, chain: MarkovChain, name: str = "parameters"
     if parameters.n_tokens != chain.n_tokens:
         raise ValueError(f"{name} must be for the chain's {chain.n_tokens} tokens; got {parameters.n_tokens}")
     return parameters.arrays
+
+
+def scale_of_start(init_scale: float, largest: float) -> float:
+    """The scale of initial weights, or a ValueError."""
+    scale = _checks.real("init_scale", init_scale, 0, largest)
+    if scale == 0:
+        raise ValueError("init_scale must be > 0: 0 is an exact critical point, which the flow never leaves; got 0")
+    if scale < _SMALLEST:
+        raise ValueError(f"init_scale must be at least {_SMALLEST:g}; got {scale:g}")
+    return scale
+
+
+def has_size(name: str, parameters: Parameters) -> None:
+    """A ValueError where all weights, or all of W_Q and W_K, are so small that their products are rounded to 0."""
+    for which in (("W0", "W1", "WQ", "WK"), ("WQ", "WK")):
+        largest = max(float(np.abs(getattr(parameters, key)).max()) for key in which)
+        if 0 < largest < _SMALLEST:
+            raise ValueError(
+                f"{name} must have an entry of {', '.join(which)} of size {_SMALLEST:g} or more, or 0 in all; "
+                f"the largest is {largest:g}"
+            )
 
 
 def _row_stochastic(name: str, value: ArrayLike) -> Float[Array, "d d"]:
@@ -443,20 +550,50 @@ def _distribution(name: str, value: ArrayLike) -> Float[Array, " d"]:
     return scaled
 
 
+def _pair_counts(sequences: Int[NDArray[np.int64], "n_sequences n"], d: int) -> csr_array:
+    """How often each token is followed by each other one, (d, d), each sequence closed to a ring."""
+    total = csr_array((d, d), dtype=np.int64)
+    for sequence in sequences:
+        for begin in range(0, len(sequence), _COUNTED_AT_ONCE):
+            piece = sequence[begin : begin + _COUNTED_AT_ONCE + 1].astype(np.int64)
+            if begin + _COUNTED_AT_ONCE >= len(sequence):
+                piece = np.append(piece, sequence[0])
+            ones = np.ones(len(piece) - 1, dtype=np.int64)
+            total += coo_array((ones, (piece[:-1], piece[1:])), shape=(d, d)).tocsr()
+    return total
+
+
+def _largest_class(counts: csr_array) -> Int[NDArray[np.int64], " k"]:
+    """The tokens of the class that has most of the text. Where sequences are rings, all classes are closed."""
+    _, labels = connected_components(counts, connection="strong")
+    sizes = np.bincount(labels, weights=counts.sum(axis=1))
+    return np.flatnonzero(labels == sizes.argmax())
+
+
+def _shape(values: NDArray[Any]) -> str:
+    return f"{values.dtype} of shape {values.shape}"
+
+
 def _stationary(transition: Float[Array, "d d"]) -> Float[Array, " d"]:
     """pi by elimination of one token after the other, without a subtraction (Grassmann, Taksar, Heyman 1985).
 
     Each entry is right to a few units in its last place, however small it is.
     """
     flow = transition.copy()
-    for k in range(len(flow) - 1, 0, -1):  # leave out token k: paths through it become direct ones
-        flow[:k, k] /= flow[k, :k].sum()
-        flow[:k, :k] += np.outer(flow[:k, k], flow[k, :k])
     pi = np.ones(len(flow))
-    for k in range(1, len(flow)):
-        pi[k] = pi[:k] @ flow[:k, k]
-    scaled: Array = pi / pi.sum()
-    return scaled
+    with np.errstate(all="ignore"):  # of what does not fit into a number, seen below
+        for k in range(len(flow) - 1, 0, -1):  # leave out token k: paths through it become direct ones
+            flow[:k, k] /= flow[k, :k].sum()
+            flow[:k, :k] += np.outer(flow[:k, k], flow[k, :k])
+        for k in range(1, len(flow)):
+            pi[k] = pi[:k] @ flow[:k, k]
+            pi[: k + 1] /= pi[: k + 1].sum()  # one after the other they might become too large
+    if not pi.min() >= np.finfo(float).tiny:  # smaller, or not a number
+        raise ValueError(
+            f"transition must have stationary probabilities of at least {np.finfo(float).tiny:.1e}, "
+            f"which a floating-point number can hold; that of token {int(pi.argmin())} is smaller"
+        )
+    return pi
 
 
 def _entropy(distribution: Float[Array, " d"]) -> float:
@@ -465,14 +602,21 @@ def _entropy(distribution: Float[Array, " d"]) -> float:
 
 
 def _cumulative(distribution: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    """Cumulative sums; from the last token of positive probability on, infinity, so that no draw lies beyond it."""
-    sums: Array = np.cumsum(distribution, axis=-1)
+    """Cumulative sums; from the last token of positive probability on exactly 1, so that no draw lies beyond it."""
+    sums: Array = np.minimum(np.cumsum(distribution, axis=-1), 1)
     last = distribution.shape[-1] - 1 - (distribution[..., ::-1] > 0).argmax(axis=-1)
-    sums[np.arange(distribution.shape[-1]) >= last[..., None]] = np.inf
+    sums[np.arange(distribution.shape[-1]) >= last[..., None]] = 1
     return sums
 
 
-def _read_only(values: Array) -> Array:
+def _read_only(values: _Values) -> _Values:
     copy = values.copy()
     copy.flags.writeable = False
     return copy
+
+
+def _restore(instance: object, state: dict[str, Any]) -> None:
+    """Give a copied or unpickled object its attributes. NumPy makes copies of arrays that can be written to."""
+    for values in state.values():
+        values.flags.writeable = False
+    instance.__dict__.update(state)

@@ -15,20 +15,30 @@ found, are these; attention is compared by total variation.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.interpolate import CubicHermiteSpline
+from scipy.special import entr
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.focus_dilution.condensation import condensation_rate, condensing_direction
-from attention_phases.focus_dilution.dilution import RankOnePoint, along, rank_one_flow
-from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, fitting
+from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneTrajectory, along, rank_one_flow
+from attention_phases.focus_dilution.focus import focus_rate
+from attention_phases.focus_dilution.markov_transformer import (
+    MarkovChain,
+    Parameters,
+    attention,
+    fitting,
+    population_loss,
+    softmax,
+)
 from attention_phases.focus_dilution.symmetry_breaking import settled, transverse_operator
 
 Array = NDArray[np.float64]
@@ -37,6 +47,7 @@ _MOVED = 0.01  # total variation by which attention has visibly moved
 _KEPT = 0.5  # a query has turned back where it keeps no more than this part of its move
 _DONE = 0.9  # part of a change that ends it
 _VISIBLE, _GROWN = 0.05, 0.25  # singular values of W0, over the first: where a new direction shows, where it has come
+_SUM_TOLERANCE = 1e-6  # how far from 1 a row of attention may sum
 _ROUNDING = 1e-12  # an entropy of pi this close to log d leaves nothing to condense
 _GROWTH = 0.1  # of the transverse part in a step of its prediction, once the rank-one flow is at rest; a logarithm
 _STALLED = 1e-12  # a transverse rate this much smaller than the condensation rate is zero
@@ -88,16 +99,43 @@ def find_stages(trajectory: Observed) -> list[Stage]:
     Times between two frames are interpolated. A stage that has not begun is not in the list.
 
     Raises:
-        ValueError: an array of the trajectory has a wrong shape, or the times do not increase.
+        ValueError: an array of the trajectory has a wrong shape or an entry that is not finite; the times do not
+            increase from 0; the attention is none, or in the first frame not the same for all queries, to within 0.01;
+            or the singular values are negative or not sorted.
     """
     times = _checks.array("trajectory.times", trajectory.times, (None,))
+    if times[0] != 0:
+        raise ValueError(f"trajectory.times must begin at 0, as training does; got {times[0]:g}")
     if not (np.diff(times) > 0).all():
         raise ValueError(f"trajectory.times must increase; frame {int(np.diff(times).argmin()) + 1} does not")
     loss = _checks.array("trajectory.loss", trajectory.loss, times.shape)
     attention = _checks.array("trajectory.attention", trajectory.attention, (len(times), None, None))
+    off = np.abs(attention.sum(axis=2) - 1)
+    if attention.min() < 0 or off.max() > _SUM_TOLERANCE:
+        raise ValueError(
+            f"trajectory.attention must have rows that sum to 1, without a negative entry; "
+            f"the smallest entry is {attention.min():g}, and a row is off by {off.max():.1e}"
+        )
+    apart = float(_distance(attention[0], attention[0, 0]).max())
+    if apart > _MOVED:
+        raise ValueError(
+            f"trajectory must start near the origin, where attention is at the base rates pi for all queries; "
+            f"those of the first frame differ by {apart:.2g}"
+        )
     singular_values = _checks.array("trajectory.singular_values", trajectory.singular_values, (len(times), None))
+    if singular_values.min() < 0 or (np.diff(singular_values, axis=1) > 0).any():
+        raise ValueError("trajectory.singular_values must be >= 0 in each frame, and sorted from the largest on")
+    return _stages(times, loss, attention.transpose(1, 0, 2), singular_values, attention[0, 0])
 
-    base_rates = attention[0, 0]
+
+def _stages(
+    times: Float[Array, " T"],
+    loss: Float[Array, " T"],
+    rows: Iterable[Float[Array, "T d"]],
+    singular_values: Float[Array, "T k"],
+    base_rates: Float[Array, " d"],
+) -> list[Stage]:
+    """The stages, from the attention of one query after the other."""
     level = _condensed(base_rates)
     if level >= math.log(len(base_rates)) - _ROUNDING:
         return []
@@ -108,8 +146,8 @@ def find_stages(trajectory: Observed) -> list[Stage]:
         later = times >= max(stages[-1].start, condensed)  # before condensation all singular values are small alike
         share = singular_values[later, cycle] / singular_values[later, 0] if cycle < n_directions else np.empty(0)
         shows, grown = (_first_above(times[later], share, level) for level in (_VISIBLE, _GROWN))
-        window = (times >= begin) & (times <= shows)
-        stages += _motion(times[window], attention[window], cycle)
+        window = slice(np.searchsorted(times, begin), np.searchsorted(times, shows, side="right"))
+        stages += _motion(times[window], (row[window] for row in rows), cycle)
         if shows == math.inf:
             break
         stages.append(Stage("symmetry-breaking", shows, grown, cycle))
@@ -119,30 +157,33 @@ def find_stages(trajectory: Observed) -> list[Stage]:
 
 def _condensed(base_rates: Float[Array, " d"]) -> float:
     """The loss at which condensation ends."""
-    entropy = float(-(base_rates * np.log(base_rates)).sum())
+    entropy = float(entr(base_rates).sum())
     return (1 - _DONE) * math.log(len(base_rates)) + _DONE * entropy
 
 
-def _motion(times: Float[Array, " T"], attention: Float[Array, "T n_queries d"], cycle: int) -> list[Stage]:
+def _motion(times: Float[Array, " T"], rows: Iterable[Float[Array, "T d"]], cycle: int) -> list[Stage]:
     """Focus and dilution in the frames of one cycle."""
     if len(times) < 2:
         return []
-    moved = _distance(attention, attention[0])  # (T, n_queries)
-    farthest = np.maximum.accumulate(moved, axis=0)
-    begin = _first_above(times, farthest.max(axis=1), _MOVED)
+    envelope = np.zeros(len(times))  # how far the attention of any query has been
+    first = math.inf, math.inf  # when the first query turns back, and when its dilution has ended
+    for row in rows:
+        moved = _distance(row, row[0])
+        farthest = np.maximum.accumulate(moved)
+        np.maximum(envelope, farthest, out=envelope)
+        returned = (farthest >= _MOVED) & (moved <= _KEPT * farthest)
+        if returned.any():
+            frame = int(moved[: returned.argmax() + 1].argmax())
+            turn = _peak(times, moved, frame)
+            if turn < first[0]:
+                onwards = _distance(row[frame:], row[frame])
+                first = turn, _first_above(times[frame:], onwards, _DONE * float(onwards.max()))
+    begin = _first_above(times, envelope, _MOVED)
     if begin == math.inf:
         return []
-    returned = (farthest >= _MOVED) & (moved <= _KEPT * farthest)
-    turns = []  # (time, query, frame)
-    for i in map(int, np.flatnonzero(returned.any(axis=0))):
-        frame = int(moved[: returned[:, i].argmax() + 1, i].argmax())
-        turns.append((_peak(times, moved[:, i], frame), i, frame))
-    if not turns:
-        envelope = farthest.max(axis=1)
+    turn, end = first
+    if turn == math.inf:
         return [Stage("focus", begin, _first_above(times, envelope, _DONE * float(envelope[-1])), cycle)]
-    turn, query, frame = min(turns)
-    onwards = _distance(attention[frame:, query], attention[frame, query])
-    end = _first_above(times[frame:], onwards, _DONE * float(onwards.max()))
     return [Stage("focus", min(begin, turn), turn, cycle), Stage("dilution", turn, end, cycle)]
 
 
@@ -182,93 +223,106 @@ def predict_timeline(chain: MarkovChain, parameters: Parameters, queries: Sequen
 
     What lies along the direction u in which the weights condense follows the rank-one flow. What lies across grows in
     proportion to its start: by the transverse operator along that flow, and then by the one at its end. From both
-    together `find_stages` reads the times. Neglected are terms of second order in the part across: at the start the
-    square of the scale of the weights, at the end of symmetry breaking a few per cent of its growth. Where
+    together the times are read as `find_stages` does it. Neglected are terms of second order in the part across: at the
+    start the square of the scale of the weights, at the end of symmetry breaking a few per cent of its growth. Where
     |lambda_2| is not large against the scale of the weights, they matter: the times of focus and dilution are then
     wrong by up to three quarters.
 
-    No symmetry breaking is predicted where nothing grows across, and no stage at all where pi is uniform.
+    There is no stage at all where pi is uniform. There is no focus, nor what follows it, where the chain's focus rate
+    is zero, and where W_Q and W_K are exactly zero: they remain so for ever. There is no symmetry breaking where
+    nothing grows across. Where the rank-one flow has no end, since transitions of probability 0 drive the weights to
+    infinity, only such symmetry breaking is predicted as comes before its rates fall below 1e-7 |lambda_2|.
 
     Args:
         chain: the Markov chain.
-        parameters: the weights at time 0.
+        parameters: the weights at time 0, near the origin.
         queries: the tokens whose attention is looked at, as in the trajectory to compare with; None: all.
 
     Raises:
-        ValueError: the parameters are for another number of tokens, or have no part along the growing line; or a query
-            is not a token.
-        ConvergenceError: the rank-one flow does not come to rest.
+        ValueError: the parameters are for another number of tokens, have no part along the growing line, or are not
+            near the origin: they move a query's attention by more than 0.01 from pi, or their loss is more than 0.01
+            nats above log d; or a query is not a token.
+        ConvergenceError: the rank-one flow does not come to rest; `rank_one_flow` says why.
     """
     fitting(parameters, chain)
     tokens = range(chain.n_tokens)
     chosen = [_checks.integer("queries", i, 0, len(tokens) - 1) for i in (tokens if queries is None else queries)]
     if not chosen:
         raise ValueError("queries must name at least one token; got none")
+    _check_near_origin(chain, parameters)
     if condensation_rate(chain) == 0:
         return []
-    stages = find_stages(_prediction(chain, parameters, chosen))
+
+    times: list[float] = []
+    states: list[tuple[Array, float, float]] = []  # w0, score scale, loss
+    singular_values: list[Array] = []
+    for time, point, values, _ in predicted_path(chain, parameters):
+        times.append(time)
+        states.append((point.w0, point.score_scale, point.loss))
+        singular_values.append(values)
+    w0, score_scale, loss = (np.array(values) for values in zip(*states, strict=True))
+    rows = (softmax((score_scale * w0[:, i])[:, None] * w0 + chain.log_stationary)[1] for i in chosen)
+    stages = _stages(np.array(times), loss, rows, np.array(singular_values), chain.stationary)
     return [replace(stage, standard_error=None) for stage in stages if stage.cycle == 1]
 
 
-@dataclass(frozen=True)
-class _Prediction:
-    times: Float[Array, " T"]
-    loss: Float[Array, " T"]
-    attention: Float[Array, "T n_queries d"]
-    singular_values: Float[Array, "T 2"]
+def _check_near_origin(chain: MarkovChain, parameters: Parameters) -> None:
+    moved = _distance(attention(parameters, chain), chain.stationary)
+    if moved.max() > _MOVED:
+        raise ValueError(
+            f"parameters must be near the origin, with attention within {_MOVED:g} of pi; "
+            f"that of token {int(moved.argmax())} is {moved.max():.2g} away"
+        )
+    loss = population_loss(parameters, chain)
+    if loss > math.log(chain.n_tokens) + _MOVED:
+        raise ValueError(
+            f"parameters must be near the origin, with a loss of at most log d + {_MOVED:g} = "
+            f"{math.log(chain.n_tokens) + _MOVED:.5g} nats; got {loss:.5g}"
+        )
 
 
-def _prediction(chain: MarkovChain, parameters: Parameters, queries: list[int]) -> _Prediction:
-    across = _Across(parameters, condensing_direction(parameters, chain))
-    condensed = _condensed(chain.stationary)
-    times: list[float] = []
-    points: list[RankOnePoint] = []
-    singular_values: list[Array] = []
-    previous = np.empty(0)
-    for time, point, growth in _path(chain, parameters, across):
-        operator = across.operator(point, growth)
-        if times:
-            across.advance((time - times[-1]) * (previous + operator) / 2)
-        previous = operator
-        times.append(time)
-        points.append(point)
-        singular_values.append(across.singular_values(point))
-        if point.loss <= condensed and singular_values[-1][1] >= _GROWN * singular_values[-1][0]:
-            break
-    return _Prediction(
-        np.array(times),
-        np.array([point.loss for point in points]),
-        np.array([point.attention[queries] for point in points]),
-        np.array(singular_values),
-    )
+def predicted_path(
+    chain: MarkovChain, parameters: Parameters
+) -> Iterator[tuple[float, RankOnePoint, Float[Array, " 2"], "_Across"]]:
+    """Time, point of the rank-one flow, two largest singular values of W0, and the part across, which moves on.
 
-
-def _path(chain: MarkovChain, parameters: Parameters, across: "_Across") -> Iterator[tuple[float, RankOnePoint, float]]:
-    """Time, point and tau along the rank-one flow, so dense that the part across grows by a tenth at most in a step.
-
-    Then, for ever, at the end of that flow, if anything grows there.
+    It ends when the second direction has come, or where none comes, with the rank-one flow.
     """
-    d = chain.n_tokens
-    flow = rank_one_flow(chain, start=parameters)
-    points = [RankOnePoint(chain, *state) for state in zip(flow.w0, flow.w1, flow.score_scale, strict=True)]
-    steps = np.diff(flow.times)
-    if len(steps):
-        slopes = np.array([np.concatenate(point.force) for point in points])
-        state = CubicHermiteSpline(flow.times, np.column_stack([flow.w0, flow.w1, flow.growth]), slopes)
-    size = float(np.linalg.norm(across.operator(points[0], flow.growth[0])))
-    for j, step in enumerate(steps):
-        before, size = size, float(np.linalg.norm(across.operator(points[j + 1], flow.growth[j + 1])))
-        n = max(math.ceil(max(before, size) * step / _GROWTH), 1)
-        for time in flow.times[j] + step * np.arange(n) / n:
-            y = state(time)
-            yield float(time), RankOnePoint(chain, y[:d], y[d:-1], across.scores.scale(y[-1])), float(y[-1])
-    time, growth = float(flow.times[-1]), float(flow.growth[-1])
-    end = settled(points[-1])
-    yield time, end, growth
-    rate = float(np.linalg.norm(across.operator(end, growth), 2))
-    while across.present and rate > _STALLED * condensation_rate(chain):
-        time += _GROWTH / rate
-        yield time, end, growth
+    across = _Across(parameters, condensing_direction(parameters, chain))
+    for time, point in _path(rank_one_flow(chain, start=parameters), across):
+        values = across.singular_values(point)
+        yield time, point, values, across
+        if point.loss <= _condensed(chain.stationary) and values[1] >= _GROWN * values[0]:
+            break
+
+
+def _path(flow: RankOneTrajectory, across: "_Across") -> Iterator[tuple[float, RankOnePoint]]:
+    """Times and points along the rank-one flow, and then at its end, until nothing more can come; `across` follows.
+
+    The points are so dense that the part across grows by a tenth at most in a step.
+    """
+    chain, d = flow.chain, flow.chain.n_tokens
+    history = np.column_stack([flow.w0, flow.w1, flow.growth])
+
+    def at(y: Array) -> tuple[RankOnePoint, Array]:
+        point = RankOnePoint(chain, y[:d], y[d:-1], float(across.scores.scale(y[-1])))
+        return point, across.operator(point, y[-1])
+
+    here, T = at(history[0])
+    yield 0.0, here
+    for times, states in zip(pairwise(flow.times), pairwise(history), strict=True):
+        there, T_there = at(states[1])
+        step = float(times[1] - times[0])
+        n = max(math.ceil(max(np.linalg.norm(T), np.linalg.norm(T_there)) * step / _GROWTH), 1)
+        if n > 1:
+            slopes = np.array([np.concatenate(point.force) for point in (here, there)])
+            between = CubicHermiteSpline(times, np.array(states), slopes)
+        for j in range(1, n + 1):
+            time = float(times[0] + j / n * step)
+            here, T_before, (here, T) = here, T, (there, T_there) if j == n else at(between(time))
+            across.advance(step / n * (T_before + T) / 2)
+            yield time, here
+    yield from across.end(flow)
 
 
 class _Across:
@@ -284,11 +338,6 @@ class _Across:
         self._X = W0 @ project
         self._Z = np.vstack([W1.T, (WQ @ basis).T, (WK @ basis).T]) @ project
 
-    @property
-    def present(self) -> bool:
-        """Whether there is anything across: not so where the width is 1."""
-        return bool(self._X.any() or self._Z.any())
-
     def operator(self, point: RankOnePoint, growth: float) -> Float[Array, "d d+4"]:
         """T, at a point that q + k has reached with this growth."""
         grown, shrunk = np.exp(growth) * self._sum, np.exp(-growth) * self._difference
@@ -301,7 +350,36 @@ class _Across:
             X, Z = T @ Z / order, T.T @ X / order
             self._X, self._Z = self._X + X, self._Z + Z
 
+    def end(self, flow: RankOneTrajectory) -> Iterator[tuple[float, RankOnePoint]]:
+        """Times and the point at the end of the rank-one flow, until what grows fastest there is as large as it."""
+        if not self.scores.focuses(focus_rate(flow.chain)):
+            return  # the unigram point, where M = 0
+        found = settled(RankOnePoint(flow.chain, flow.w0[-1], flow.w1[-1], float(flow.score_scale[-1])))
+        if found is None:
+            return
+        point = RankOnePoint(flow.chain, found.w0, found.w1, found.score_scale)
+        left, rates, right = np.linalg.svd(self.operator(point, flow.growth[-1]), full_matrices=False)
+        if rates[0] <= _STALLED * condensation_rate(flow.chain):
+            return
+        from_X, from_Z = left.T @ self._X, right @ self._Z
+        grows, shrinks = (from_X + from_Z) / 2, (from_X - from_Z) / 2
+        size = np.linalg.norm(grows[0])
+        if size == 0:
+            return
+        still = self._X - left @ from_X  # where the operator is not of full rank
+        for j in range(1, math.ceil(np.log(np.linalg.norm(point.w0) / size) / _GROWTH) + 1):
+            growth = j * _GROWTH * rates[:, None] / rates[0]
+            self._X = still + left @ (np.exp(growth) * grows + np.exp(-growth) * shrinks)
+            yield float(flow.times[-1] + j * _GROWTH / rates[0]), point
+
+    def embedding(self, point: RankOnePoint) -> Float[Array, "d m"]:
+        """``W0 = w0 u^T + X``."""
+        result: Array = np.outer(point.w0, self._u) + self._X
+        return result
+
     def singular_values(self, point: RankOnePoint) -> Float[Array, " 2"]:
-        """The two largest ones of ``W0 = w0 u^T + X``; the second is 0 where there is none."""
-        values = np.linalg.svd(np.outer(point.w0, self._u) + self._X, compute_uv=False)
-        return np.append(values, 0.0)[:2]
+        """The two largest ones of W0; the second is 0 where there is none, to 1e-8 of the first."""
+        W0 = self.embedding(point)
+        squares = np.linalg.eigvalsh(W0.T @ W0 if W0.shape[1] <= W0.shape[0] else W0 @ W0.T)
+        values: Array = np.sqrt(np.maximum(np.append(squares[::-1], 0.0)[:2], 0))
+        return values

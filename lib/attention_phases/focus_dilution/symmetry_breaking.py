@@ -74,8 +74,8 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
 
     Raises:
         ValueError: `chain` is not a `MarkovChain`.
-        ConvergenceError: the flow does not come to rest, or creeps on for ever, as it does where transitions of
-            probability 0 let the logits grow without end; `last` is its trajectory.
+        ConvergenceError: the flow does not come to rest (`rank_one_flow` says why); or it creeps on for ever, as it
+            does where transitions of probability 0 let the logits grow without end; `last` is its trajectory.
     """
     _checks.instance("chain", chain, MarkovChain)
     w0, w1 = unigram_profile(chain)
@@ -84,13 +84,10 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
         return _described(RankOnePoint(chain, w0, w1, 0.0))
     pair = ScorePair(4 * _SMALL, 0) if rate > 0 else ScorePair(0, 4 * _SMALL)
     end = integrate(chain, RankOneStart(w0, w1, pair), None)
-    found = _described(settled(RankOnePoint(chain, end.w0[-1], end.w1[-1], float(end.score_scale[-1]))))
-    rates = found.tangential_rates
-    n_growing = int((rates > _SLOWEST * abs(rate)).sum())  # none of them was in the start
-    slowest = -float(rates[n_growing + _N_NEUTRAL])
-    if slowest < _SLOWEST * abs(rate):  # where residual/slowest, the distance to the end, is not small
+    found = settled(RankOnePoint(chain, end.w0[-1], end.w1[-1], float(end.score_scale[-1])))
+    if found is None:
         raise ConvergenceError(
-            f"the rank-one flow has no end: at t = {end.times[-1]:g} it relaxes at no more than {slowest:.1e}; "
+            f"the rank-one flow has no end: at t = {end.times[-1]:g} it still creeps; "
             f"so it is where transitions of probability 0 drive weights to infinity",
             end,
             end.residual,
@@ -114,14 +111,22 @@ def symmetry_breaking_rate(chain: MarkovChain) -> float:
     return float(resting_point(chain).transverse_rates[0])
 
 
-def settled(point: RankOnePoint) -> RankOnePoint:
-    """The point near a given one where no force is left, by the shortest steps of Newton's method, to rounding."""
+def settled(point: RankOnePoint) -> RestingPoint | None:
+    """The end of the rank-one flow near a given point, or None where the flow creeps on for ever.
+
+    By the shortest steps of Newton's method, until no force is left, to rounding.
+    """
+    rate = abs(focus_rate(point.chain))
     for _ in range(_NEWTON_STEPS):
         better = _newton_step(point)
-        if _residual(better) >= _residual(point):
+        if not _residual(better) < _residual(point):
             break
         point = better
-    return point
+    found = _described(point)
+    rates = found.tangential_rates
+    n_growing = int((rates > _SLOWEST * rate).sum())  # none of them was in the start
+    slowest = -rates[n_growing + _N_NEUTRAL]
+    return found if slowest >= _SLOWEST * rate else None  # else residual/slowest, the distance to the end, is not small
 
 
 def transverse_operator(point: RankOnePoint, q: Float[Array, " n"], k: Float[Array, " n"]) -> Float[Array, "d d+2n"]:
@@ -134,11 +139,15 @@ def _newton_step(point: RankOnePoint) -> RankOnePoint:
     """The shortest step to where the linearised forces vanish; it leaves alone what no force depends on."""
     d = len(point.w0)
     step = np.linalg.lstsq(point.force_derivative, -np.concatenate(point.force), rcond=_NEUTRAL)[0]
-    return RankOnePoint(point.chain, point.w0 + step[:d], point.w1 + step[d:-1], point.score_scale + float(step[-1]))
+    with np.errstate(over="ignore", invalid="ignore"):  # far out, where the flow has no end
+        return RankOnePoint(
+            point.chain, point.w0 + step[:d], point.w1 + step[d:-1], point.score_scale + float(step[-1])
+        )
 
 
 def _residual(point: RankOnePoint) -> float:
-    return float(np.abs(np.concatenate(point.force)).max())
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.abs(np.concatenate(point.force)).max())
 
 
 def _described(point: RankOnePoint) -> RestingPoint:

@@ -1,0 +1,141 @@
+"""Command line: runs on real text that take longer than a chapter may, and what the chains of texts look like."""
+
+import argparse
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from attention_phases import stored
+from attention_phases.errors import ConvergenceError, DownloadError
+from attention_phases.focus_dilution.corpora import LEVELS, NAMES, Corpus, load_corpus
+from attention_phases.focus_dilution.real_text import RUNS, describe, named, train
+
+_RANKS = (0, 1, 2, 3, 4, 20, 60)  # of the tokens that are watched, where none are named
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m attention_phases.focus_dilution", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser(
+        "train",
+        help="train on a text, on its Markov chain, and follow the flow of the chain",
+        description="Train on a text, on its Markov chain, and follow the gradient flow of the chain, from the same "
+        "start. Writes OUT, a table of frames, and a table of what happens when, whose name ends in -events. The same "
+        "command goes on where it was interrupted.",
+    )
+    command.add_argument("--corpus", required=True, help=f"{', '.join(NAMES)}, or the path of a UTF-8 text file")
+    command.add_argument("--out", required=True, type=Path, help="file to write, NAME.csv")
+    command.add_argument("--folder", help="folder that has the named corpora, in place of the network")
+    command.add_argument("--level", choices=LEVELS, default="word", help="tokens (default: word)")
+    command.add_argument("--tokens", type=int, default=300, help="size of the vocabulary (default: 300)")
+    command.add_argument(
+        "--queries", nargs="+", help="tokens to watch; newline and space are names of those (default: some)"
+    )
+    command.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), help="which runs (default: all three)")
+    command.add_argument("--seeds", type=int, default=3, help="number of starts (default: 3)")
+    command.add_argument("--width", type=int, default=32, help="of the embedding (default: 32)")
+    command.add_argument("--init-scale", type=float, default=1e-3, help="of the initial weights (default: 0.001)")
+    command.add_argument("--time", type=float, default=2000.0, help="of the flow, to stop at (default: 2000)")
+    command.add_argument("--learning-rate", type=float, default=0.02, help="(default: 0.02)")
+    command.add_argument("--batch", type=int, default=64, help="contexts of a minibatch (default: 64)")
+    command.add_argument("--context", type=int, default=64, help="tokens of a context (default: 64)")
+    command.add_argument("--frames", type=int, default=96, help="of each run in the table (default: 96)")
+    command.add_argument("--device", default="cpu", help="where to train: cpu, cuda, ... (default: cpu)")
+    command = commands.add_parser(
+        "describe",
+        help="frequencies, pairs and rates of texts",
+        description="Writes OUT, a table of the tokens of the texts, and a table of the texts' chains at several sizes "
+        "of the vocabulary, whose name ends in -rates.",
+    )
+    command.add_argument("--corpora", required=True, nargs="+", help="as in train --corpus")
+    command.add_argument("--out", required=True, type=Path, help="file to write, NAME.csv")
+    command.add_argument("--folder", help="folder that has the named corpora, in place of the network")
+    command.add_argument("--tokens", type=int, nargs="+", default=[300], help="sizes of the vocabulary (default: 300)")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    options = parser.parse_args(given)
+    out: Path = options.out
+    if out.suffix != ".csv" or not out.parent.is_dir():
+        parser.error(f"--out must be a file NAME.csv in a folder that is there; got {out}")
+    head = stored.origin(f"python -m attention_phases.focus_dilution {shlex.join(given)}", "torch")
+    try:
+        if options.command == "train":
+            _train(parser, options, head)
+        else:
+            _describe(options, head)
+    except (ValueError, DownloadError, ConvergenceError) as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
+    return 0
+
+
+def _train(parser: argparse.ArgumentParser, options: argparse.Namespace, head: list[str]) -> None:
+    if options.seeds < 1 or options.frames < 2:
+        parser.error("--seeds must be at least 1 and --frames at least 2")
+    corpus = load_corpus(options.corpus, level=options.level, n_tokens=options.tokens, folder=options.folder)
+    ranks = [rank for rank in _RANKS if rank < corpus.n_tokens]
+    checkpoints = options.out.with_name(f".{options.out.stem}")
+    frames, events = train(
+        corpus,
+        range(options.seeds),
+        named(corpus, options.queries) if options.queries else [corpus.vocabulary[rank] for rank in ranks],
+        runs=options.runs,
+        width=options.width,
+        init_scale=options.init_scale,
+        t_max=options.time,
+        learning_rate=options.learning_rate,
+        batch=options.batch,
+        context=options.context,
+        n_frames=options.frames,
+        device=options.device,
+        folder=checkpoints,
+        report=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    head += _about(corpus)
+    _write(frames, options.out, head)
+    _write(events, options.out.with_stem(f"{options.out.stem}-events"), head)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _describe(options: argparse.Namespace, head: list[str]) -> None:
+    corpora = [
+        load_corpus(name, level=level, n_tokens=n_tokens, folder=options.folder)
+        for name in options.corpora
+        for level in LEVELS
+        for n_tokens in options.tokens
+    ]
+    tokens, chains = describe(corpora)
+    for corpus in {corpus.name: corpus for corpus in corpora}.values():
+        head += _about(corpus)
+    words = (tokens["level"] == LEVELS[0]) & (tokens["n_tokens"] == max(options.tokens))
+    _write(tokens[words], options.out, head)
+    chains = chains.drop_duplicates(["corpus", "level", "n_tokens"])  # fewer characters than tokens were allowed
+    _write(chains, options.out.with_stem(f"{options.out.stem}-rates"), head)
+
+
+def _about(corpus: Corpus) -> list[str]:
+    return [
+        f"text: {corpus.source}",
+        f"licence of the text: {corpus.licence}",
+        f"sha256 of the text: {corpus.sha256}; {len(corpus.tokens)} tokens, {corpus.n_tokens} different ones",
+    ]
+
+
+def _write(table: pd.DataFrame, path: Path, head: Sequence[str]) -> None:
+    part = path.with_name(f".{path.name}")
+    content = table.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+    part.write_text("".join(f"# {line}\n" for line in head) + content, encoding="utf-8", newline="\n")
+    part.replace(path)  # at once: a reader finds the old table or the new one
+    print(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
