@@ -1,4 +1,4 @@
-"""What the tests of a problem set call: they run a student's code in limited time and say what is wrong with the result.
+"""What the tests of a problem set call: they run student code in limited time and say what is wrong with the result.
 
 A message should help and must not give the answer away. It names what was found and its kind of error (a missing name,
 a shape, a sign, a constant factor), never the expected value, and of its size only whether it is below one per cent.
