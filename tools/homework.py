@@ -22,16 +22,20 @@ otter-grader does the rest.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import io
+import json
 import re
 import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import address
 import jinja2
@@ -40,6 +44,9 @@ import nbformat
 import numpy as np
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "book" / "homework"
@@ -70,6 +77,25 @@ class Bundle(NamedTuple):
     instructor: Path
     gradescope: Path
     otter_run: Path
+
+
+class Marks(NamedTuple):
+    """What otter says of a submission: points, possible points and reports by question, and what a student is shown."""
+
+    scores: dict[str, float]
+    possible: dict[str, float]
+    reports: dict[str, str]
+    seen_by_student: str
+
+    @property
+    def total(self) -> float:
+        """All points."""
+        return sum(self.scores.values())
+
+    @property
+    def most(self) -> float:
+        """All possible points."""
+        return sum(self.possible.values())
 
 
 def sources() -> list[Path]:
@@ -240,12 +266,13 @@ def build(source: Path, output: Path = OUTPUT, seed: int | None = None, commit: 
 
 def _assign(problems: ProblemSet, folder: Path, commit: str) -> tuple[Notebook, Notebook, Path]:
     """Let otter make the student's notebook, the instructor's and the zip for Gradescope."""
-    from otter.assign import main as assign
-
     master = folder / f"{problems.name}.ipynb"
     nbformat.write(for_otter(problems), master)
     (folder / "environment.yml").write_text(yaml.safe_dump(environment(commit)), encoding="utf-8")
-    assign(str(master), str(folder / "made"), no_pdfs=True, no_run_tests=True)
+    with silence():
+        from otter.assign import main as assign
+
+        assign(str(master), str(folder / "made"), no_pdfs=True, no_run_tests=True)
     student, instructor = (
         nbformat.read(folder / "made" / kind / master.name, as_version=4) for kind in ("student", "autograder")
     )
@@ -253,11 +280,35 @@ def _assign(problems: ProblemSet, folder: Path, commit: str) -> tuple[Notebook, 
     return student, instructor, archive
 
 
-def grade(submission: Path, bundle: Path) -> Any:
-    """Grade a notebook as `otter run` does, and return otter's results."""
-    from otter.api import grade_submission
+def grade(submission: Path, bundle: Path) -> Marks:
+    """Grade a notebook by `otter run`.
 
-    return grade_submission(str(submission), str(bundle), quiet=True)
+    Raises:
+        RuntimeError: otter gave up; it says why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["otter", "run", "--no-logo", "-a", str(bundle), "-o", folder, str(submission)]
+        run = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+        results = Path(folder, "results.json")
+        if run.returncode or not results.exists():
+            raise RuntimeError(f"otter could not grade {submission.name}: {run.stderr or run.stdout}")
+        tests = json.loads(results.read_text(encoding="utf-8"))["tests"]
+    seen = "".join(test["output"] for test in tests if test["visibility"] == "visible")
+    of_questions = [test for test in tests if "score" in test]
+    return Marks(
+        scores={test["name"]: test["score"] for test in of_questions},
+        possible={test["name"]: test["max_score"] for test in of_questions},
+        reports={test["name"]: test["output"] for test in of_questions},
+        seen_by_student=seen,
+    )
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Keep quiet what otter prints, and the deprecations that it and its libraries have not dealt with."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -272,10 +323,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"private variant, seed {seed}: keep it, it makes the same variant again")
     for source in options.source or sources():
         bundle = build(source, options.output, seed)
-        results = grade(bundle.instructor, bundle.otter_run)
-        print(f"{bundle.gradescope.parent}: the solution has {results.total:g} of {results.possible:g} points")
-        if results.total != results.possible:
-            sys.exit(results.summary())
+        marks = grade(bundle.instructor, bundle.otter_run)
+        print(f"{bundle.gradescope.parent}: the solution has {marks.total:g} of {marks.most:g} points", flush=True)
+        if marks.scores != marks.possible:
+            sys.exit("\n".join(marks.reports.values()))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class TooLongError(BaseException):
     """Code was stopped at its time limit. No `Exception`, so that ``except Exception`` around it does not catch it."""
 
 
-def call(env: Mapping[str, Any], name: str, *arguments: Any, parts: int = 1, seconds: float = 10) -> Any:
+def call(env: Mapping[str, Any], name: str, *arguments: Any, parts: int = 1, seconds: float = 5) -> Any:
     """The result of a function that a student has written.
 
     Args:
@@ -71,9 +71,7 @@ def answer(env: Mapping[str, Any], name: str) -> Any:
         AssertionError: there is no such name, or it still holds the placeholder.
     """
     if name not in env:
-        raise AssertionError(
-            f"`{name}` is not there. Was its cell run, and does the name stand as the question has it?"
-        )
+        raise AssertionError(f"`{name}` is not there. Was its cell run, and is the name spelt as in the question?")
     if env[name] is Ellipsis or env[name] is None:
         raise AssertionError(f"`{name}` is still empty. Put your answer in the place of the three dots.")
     return env[name]
@@ -96,7 +94,7 @@ def close(found: Any, expected: ArrayLike, *, rtol: float = 1e-6, atol: float = 
     values = numbers(found, wanted.shape, what=what)
     if (np.abs(values - wanted) <= atol + rtol * np.abs(wanted)).all():
         return
-    raise AssertionError(f"{what} {_difference(values, wanted, atol)}")
+    raise AssertionError(f"{what} {_difference(values, wanted, rtol, atol)}")
 
 
 def numbers(found: Any, shape: tuple[int, ...], *, what: str = "The result") -> NDArray[np.float64]:
@@ -185,21 +183,19 @@ def _kind(value: Any) -> str:
     return f"something of type {type(value).__name__}{length}"
 
 
-def _difference(values: NDArray[np.float64], wanted: NDArray[np.float64], atol: float) -> str:
+def _difference(values: NDArray[np.float64], wanted: NDArray[np.float64], rtol: float, atol: float) -> str:
     """The kind of error, for values of the right shape that are not close."""
-    close = np.isclose(values, -wanted, rtol=1e-6, atol=atol)
-    if close.all():
+    if np.allclose(values, -wanted, rtol=rtol, atol=atol):
         return "has the wrong sign."
     if not values.any():
         return "is zero."
-    weighty = np.abs(wanted) > max(atol, 1e-12 * np.abs(wanted).max())
+    weighty = np.abs(wanted) > max(atol, 1e-9 * np.abs(wanted).max())
     ratios = values[weighty] / wanted[weighty]
-    if ratios.size > 1 and np.ptp(ratios) <= 1e-6 * np.abs(ratios).max():
+    if ratios.size > 1 and np.ptp(ratios) <= rtol * np.abs(ratios).max():
         return "is wrong by one constant factor. Look at the prefactors."
-    right = np.isclose(values, wanted, rtol=1e-6, atol=atol)
+    right = np.isclose(values, wanted, rtol=rtol, atol=atol)
     if right.any():
         return f"is right in {right.sum()} of {right.size} entries, and wrong in the others."
-    off = np.abs(values - wanted).max() / np.abs(wanted).max() if wanted.any() else np.inf
-    if off < 1e-2:
-        return "is off by less than one per cent: the idea is right, the accuracy is not."
-    return "is wrong, by one per cent of itself or more."
+    if (np.abs(values - wanted) < 0.01 * np.abs(wanted)).all():
+        return "is off by less than one per cent: the idea may be right, the accuracy is not."
+    return "is wrong, by one per cent or more."
