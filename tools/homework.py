@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import hashlib
 import io
 import json
@@ -49,10 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "book" / "homework"
+SOURCES = ROOT / "book" / "homework" / "sources"
 OUTPUT = ROOT / "dist" / "homework"
 GRADING_PYTHON = "3.13"
 TEST = re.compile(r"def (test|hidden)_(\w+)\(env\):\n")
+LINK = re.compile(r"\]\(\.\./\.\./([\w/-]+)\.md(#[\w-]+)?\)")  # to a page of the book
 SOLUTION = re.compile(r"# (BEGIN )?SOLUTION\b")
 IMPORTS = """\
     import numpy as np
@@ -199,7 +201,8 @@ def for_otter(problems: ProblemSet) -> Notebook:
 def environment(commit: str) -> dict[str, Any]:
     """Gradescope's environment: the library at a commit, and what it needs, from conda-forge, with the CPU torch."""
     base = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    packages = [line for line in base["dependencies"] if isinstance(line, str) and not line.startswith("python")]
+    rest = ("python", "sphinx", "jupyter-book", "jupyterlab")  # chosen by otter, or only renders pages
+    packages = [line for line in base["dependencies"] if isinstance(line, str) and not line.startswith(rest)]
     repository = address.read(ROOT)[0].repository
     library = {"pip": [f"attention-phases @ git+{repository}@{commit}"]}
     return {"channels": base["channels"], "dependencies": [*packages, library]}
@@ -212,17 +215,17 @@ def last_commit() -> str:
     ).stdout.strip()
 
 
-def with_addresses(notebook: Notebook) -> Notebook:
-    """The same notebook, its links to pages of the book made addresses that work anywhere."""
-    pages = address.read(ROOT)[0].pages
+def problems_for_notebook(notebook: Notebook) -> str:
+    """A notebook as a file, its links to pages of the book made addresses that work anywhere."""
+    notebook, pages = copy.deepcopy(notebook), address.read(ROOT)[0].pages
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = re.sub(r"\]\(\.\./([\w/-]+)\.md(#[\w-]+)?\)", rf"]({pages}/book/\1.html\2)", cell.source)
-    return notebook
+            cell.source = LINK.sub(rf"]({pages}/book/\1.html\2)", cell.source)
+    return str(nbformat.writes(notebook)) + "\n"
 
 
-def page(student: Notebook) -> str:
-    """The text of a problem set's page in the book: that of the student's notebook, without otter's own cells."""
+def problems_for_page(student: Notebook) -> str:
+    """The text of a problem set for its page: that of the student's notebook, less its title and otter's own cells."""
     parts = []
     for cell in student.cells:
         source = re.sub(r"<!-- (?:BEGIN|END) QUESTION -->\n*", "", cell.source).strip()
@@ -231,7 +234,8 @@ def page(student: Notebook) -> str:
         if source.startswith("## Submission"):
             break
         parts.append(f"```python\n{source}\n```" if cell.cell_type == "code" else source)
-    return "\n\n".join(part for part in parts if part) + "\n"
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    return LINK.sub(r"](../\1.md\2)", re.sub(r"\A# .*\n+", "", text))
 
 
 def student_notebook(source: Path, seed: int | None = None) -> Notebook:
@@ -255,7 +259,7 @@ def build(source: Path, output: Path = OUTPUT, seed: int | None = None, commit: 
         student, instructor, archive = _assign(problems, Path(folder), commit or last_commit())
         for path, notebook in [(bundle.student, student), (bundle.instructor, instructor)]:
             path.parent.mkdir(parents=True)
-            nbformat.write(with_addresses(notebook), path)
+            path.write_text(problems_for_notebook(notebook), encoding="utf-8")
         shutil.copy(archive, bundle.gradescope)
         with zipfile.ZipFile(archive) as whole, zipfile.ZipFile(bundle.otter_run, "w") as small:
             for name in whole.namelist():
@@ -276,6 +280,9 @@ def _assign(problems: ProblemSet, folder: Path, commit: str) -> tuple[Notebook, 
     student, instructor = (
         nbformat.read(folder / "made" / kind / master.name, as_version=4) for kind in ("student", "autograder")
     )
+    for notebook in (student, instructor):
+        for number, cell in enumerate(notebook.cells):
+            cell["id"] = f"cell-{number}"  # otter's are random
     (archive,) = (folder / "made" / "autograder").glob("*.zip")
     return student, instructor, archive
 

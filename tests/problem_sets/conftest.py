@@ -61,3 +61,16 @@ def mark(notebook: Any, bundle: Path, folder: Path) -> homework.Marks:
 def sentences(report: str) -> str:
     """What a report says to the student: the last part of each error."""
     return "\n".join(re.findall(r"^ *\w*Error: (.*)$", report, re.MULTILINE))
+
+
+def secrets(bundle: homework.Bundle) -> set[str]:
+    """Lines of the instructor's notebook and of the hidden tests that students must not see, if they say something."""
+    student, instructor = read(bundle.student), read(bundle.instructor)
+    public = {line.strip() for cell in student.cells for line in cell.source.splitlines()}
+    public |= {line.strip() for test in student.metadata.otter.tests.values() for line in test.splitlines()}
+    lines = [line for cell in instructor.cells for line in cell.source.splitlines()]
+    lines += [line for test in instructor.metadata.otter.tests.values() for line in test.splitlines()]
+    said = {
+        line.strip() for line in lines if len(line.strip()) > 20 and not line.strip().startswith(("from ", "import "))
+    }
+    return said - public
