@@ -18,11 +18,12 @@ TEXTS = {".html", ".js", ".json", ".md", ".txt", ".ipynb", ".inv", ".xml", ".csv
 
 
 def hidden_lines(source: Path) -> set[str]:
-    """Lines of the source that the student's notebook has not, of code and of model answers."""
+    """Lines of the source, of code and of model answers, that neither the student's notebook nor a chapter has."""
     problems = homework.read(source)
     student = homework.student_notebook(source)
     public = {line.strip() for cell in student.cells for line in cell.source.splitlines()}
     public |= {line.strip() for test in student.metadata.otter.tests.values() for line in test.splitlines()}
+    public |= {line.strip() for page in chapters.pages() for line in page.read_text(encoding="utf-8").splitlines()}
     secret = [
         cell.source
         for cell in problems.cells
