@@ -144,7 +144,34 @@ def read(source: Path, seed: int | None = None) -> ProblemSet:
     notebook = jupytext.reads(
         "---\n" + yaml.safe_dump({"kernelspec": header["kernelspec"]}) + "---\n" + body, "md:myst"
     )
+    check(source.name, notebook.cells)
     return ProblemSet(source.stem, settings["seconds"], notebook.cells)
+
+
+def check(name: str, cells: list[Any]) -> None:
+    """Refuse what would show students a test or an answer that they should not see, or lose a test."""
+    question, answered = None, False
+    seen: set[str] = set()
+    for cell in cells:
+        if "question" in cell.metadata:
+            question, answered = cell.metadata["question"], False
+        where = f"{name}: in question {question}" if question else f"{name}: before the first question"
+        is_test = cell.cell_type == "code" and re.search(r"^def (?:test|hidden)_", cell.source, re.MULTILINE)
+        if is_test:
+            test = TEST.match(cell.source)
+            if not test or not question:
+                line = is_test[0] + cell.source[is_test.end() :].partition("\n")[0]
+                raise ValueError(
+                    f"{where}, a test must be a cell of a question that begins with `def test_name(env):` or "
+                    f"`def hidden_name(env):`; got `{line}`"
+                )
+            if test[0] in seen:
+                raise ValueError(f"{where}, a test must have a name of its own; got {test[1]}_{test[2]} again")
+            seen.add(test[0])
+        elif answered:
+            begins = cell.source.partition("\n")[0]
+            raise ValueError(f"{where}, nothing but tests may follow the model answer; got `{begins}`")
+        answered = answered or bool(cell.metadata.get("solution"))
 
 
 def raw(line: str, settings: dict[str, Any] | None = None) -> Any:
@@ -339,5 +366,5 @@ def main(arguments: list[str] | None = None) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(str(error))

@@ -48,13 +48,16 @@ def pictures(notebook: Any) -> Iterator[Picture]:
 
 
 def executed(app: Sphinx, page: str) -> Any:
-    """The notebook of a page with its outputs, which are in the cache; None where the page has no code."""
+    """The notebook of a page with its outputs, which are in the cache; None where it has no code, or has failed."""
     build = Path(app.outdir).parent
     path = build / "jupyter_execute" / f"{page}.ipynb"
     if not path.exists():
         return None
     notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
-    return get_cache(build / ".jupyter_cache").merge_match_into_notebook(notebook)[1]
+    try:
+        return get_cache(build / ".jupyter_cache").merge_match_into_notebook(notebook)[1]
+    except KeyError:  # the build says which cell has failed
+        return None
 
 
 def collect(app: Sphinx, exception: Exception | None) -> None:

@@ -71,6 +71,34 @@ def test_a_source_that_cannot_be_read_is_refused_by_name(tmp_path: Path, text: s
         homework.read(source(tmp_path, text))
 
 
+def cell(source: str) -> str:
+    """A code cell."""
+    return f"\n```{{code-cell}}\n{source}\n```\n"
+
+
+QUESTION = '\n+++ {"question": "q", "points": 1}\nText.\n'
+ANSWER = '\n+++ {"solution": true}\nThe answer.\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (QUESTION + cell("def hidden_a(q):\n    assert q"), "in question q, a test must be .*; got `def hidden_a.q.:`"),
+        (QUESTION + cell("# ours\ndef hidden_a(env):\n    assert q"), "in question q, a test must be a cell of a"),
+        (QUESTION + cell("import re\n\n\ndef test_a(env):\n    assert q"), "in question q, a test must be a cell"),
+        (cell("def hidden_a(env):\n    assert env"), "before the first question, a test must be a cell of a question"),
+        (QUESTION + 2 * cell("def test_a(env):\n    pass"), "a test must have a name of its own; got test_a again"),
+        (
+            QUESTION + ANSWER + cell("x = 3") + "More of it.\n",
+            "nothing but tests may follow the model answer; got",
+        ),
+    ],
+)
+def test_a_source_that_would_give_a_test_or_an_answer_away_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        homework.read(source(tmp_path, HEADER + "# Set\n" + text))
+
+
 @every_set
 def test_each_question_has_a_test_that_students_see_and_one_that_they_do_not(name: str) -> None:
     kinds: dict[str, list[str]] = {}
