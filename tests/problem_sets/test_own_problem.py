@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -22,14 +23,14 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The set on the page, saved as the page says."""
+    assert "{literalinclude} homework/example/mine.md" in PAGE.read_text(encoding="utf-8")
     path = tmp_path_factory.mktemp("mine") / "mine.md"
-    (text,) = re.findall(r"^````markdown\n(.*?)^````$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    path.write_text(text, encoding="utf-8")
-    return path
+    return Path(shutil.copy(PAGE.parent / "homework" / "example" / "mine.md", path))
 
 
 def test_the_problem_takes_ten_lines(mine: Path) -> None:
     lines = mine.read_text(encoding="utf-8").splitlines()
+    assert f":emphasize-lines: {len(lines) - 9}-{len(lines)}\n" in PAGE.read_text(encoding="utf-8")
     assert lines[-10].startswith("+++ ")
     assert "question" not in "\n".join(lines[:-10])
 
