@@ -56,6 +56,9 @@ GRADING_PYTHON = "3.13"
 TEST = re.compile(r"def (test|hidden)_(\w+)\(env\):\n")
 LINK = re.compile(r"\]\(\.\./\.\./([\w/-]+)\.md(#[\w-]+)?\)")  # to a page of the book
 SOLUTION = re.compile(r"# (BEGIN )?SOLUTION\b")
+FIRST = """\
+*This notebook needs* `pip install "otter-grader>=7,<8" "git+{repository}"`. *How to work on it, and how to hand it in:*
+<{pages}/book/homework.html>"""
 IMPORTS = """\
     import numpy as np
     from attention_phases.grading import answer, call, close, numbers
@@ -243,11 +246,13 @@ def last_commit() -> str:
 
 
 def problems_for_notebook(notebook: Notebook) -> str:
-    """A notebook as a file, its links to pages of the book made addresses that work anywhere."""
-    notebook, pages = copy.deepcopy(notebook), address.read(ROOT)[0].pages
+    """A notebook as a file: with what it needs said first, and its links to pages made addresses that work anywhere."""
+    notebook, here = copy.deepcopy(notebook), address.read(ROOT)[0]
+    first = new_markdown_cell(FIRST.format(pages=here.pages, repository=here.repository), id="cell-needs")
+    notebook.cells.insert(0, first)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = LINK.sub(rf"]({pages}/book/\1.html\2)", cell.source)
+            cell.source = LINK.sub(rf"]({here.pages}/book/\1.html\2)", cell.source)
     return str(nbformat.writes(notebook)) + "\n"
 
 

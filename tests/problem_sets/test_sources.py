@@ -154,7 +154,7 @@ def test_the_page_of_a_set_shows_the_problems_and_no_secret(
     name: str, published: Callable[[str], homework.Bundle]
 ) -> None:
     bundle = published(name)
-    page = homework.problems_for_page(read(bundle.student))
+    page = homework.problems_for_page(homework.student_notebook(homework.SOURCES / f"{name}.md"))
     assert page.count("_Points:_") == len(re.findall(r"^\+\+\+ .*question", source_of(name), re.MULTILINE))
     assert "grader" not in page
     assert not [secret for secret in secrets(bundle) if secret in page]
