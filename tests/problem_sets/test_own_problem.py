@@ -23,9 +23,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The set on the page, saved as the page says."""
-    assert "{literalinclude} homework/example/mine.md" in PAGE.read_text(encoding="utf-8")
+    assert "{literalinclude} homework/sources/example/mine.md" in PAGE.read_text(encoding="utf-8")
     path = tmp_path_factory.mktemp("mine") / "mine.md"
-    return Path(shutil.copy(PAGE.parent / "homework" / "example" / "mine.md", path))
+    return Path(shutil.copy(PAGE.parent / "homework" / "sources" / "example" / "mine.md", path))
 
 
 def test_the_problem_takes_ten_lines(mine: Path) -> None:
