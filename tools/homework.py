@@ -261,7 +261,7 @@ def problems_for_page(student: Notebook) -> str:
     parts = []
     for cell in student.cells:
         source = re.sub(r"<!-- (?:BEGIN|END) QUESTION -->\n*", "", cell.source).strip()
-        if cell.cell_type == "code" and re.match(r"grader\.|# Initialize Otter", source):
+        if re.match(r"grader\.|# Initialize Otter|\.\.\.$|_Type your answer here", source):
             continue
         if source.startswith("## Submission"):
             break
