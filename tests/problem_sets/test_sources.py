@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import chapters
 import homework
 import pytest
 import yaml
@@ -174,6 +175,8 @@ def test_no_source_is_a_page_of_the_book() -> None:
     pages = [toc["root"], *(entry["file"] for part in toc["parts"] for entry in part["chapters"])]
     assert {f"book/homework/{name}" for name in SETS} <= set(pages)
     assert not [page for page in pages if "sources" in page]
+    with_code = {page.relative_to(ROOT).as_posix() for page in chapters.notebooks()}  # which become notebooks
+    assert not [page for page in with_code if page.startswith(("book/homework", "book/teaching"))]
 
 
 @every_set
