@@ -6,7 +6,7 @@ else
 BIN := .venv/bin
 endif
 
-.PHONY: help setup book test lint bench address clean
+.PHONY: help setup book test lint bench homework address clean
 
 help:     ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ lint: setup     ## check style, format and types
 
 bench: setup    ## measure speed, accuracy, and time and memory of each chapter
 	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+homework: setup ## make the problem sets for students and graders; SEED=0 for a private variant
+	@$(BIN)/python tools/homework.py $(if $(SEED),--seed $(SEED))
 
 address: setup  ## write the repository's address, a key in pyproject.toml, wherever it is needed
 	@$(BIN)/python tools/address.py

@@ -17,8 +17,8 @@ from jupyter_cache import get_cache
 ROOT = chapters.ROOT
 PAGES = [page.relative_to(ROOT).with_suffix("").as_posix() for page in chapters.pages()]
 NOTEBOOKS = [page.relative_to(ROOT).with_suffix("").as_posix() for page in chapters.notebooks()]
-TABLES = ["book/positional-semantic/our-numbers"]  # no question, exercise or slider
-CHAPTERS = [page for page in PAGES if page.count("/") == 2 and page not in TABLES]  # book/<part>/<chapter>
+OTHERS = re.compile("book/positional-semantic/our-numbers|book/homework/.*")  # no question, exercise or slider
+CHAPTERS = [page for page in PAGES if page.count("/") == 2 and not OTHERS.fullmatch(page)]  # book/<part>/<chapter>
 SECONDS, MEMORY = 60.0, 1.5 * 2**30  # what a chapter may take on two cores; we test twice that
 
 every_page = pytest.mark.parametrize("page", PAGES)

@@ -59,9 +59,19 @@ def test_the_first_page_links_every_chapter_and_calls_only_missing_ones_planned(
         assert unlinked.lower().replace(" ", "-") not in written
 
 
-def test_the_map_of_the_chapters_links_every_chapter() -> None:
+def test_the_map_of_the_chapters_links_every_chapter_and_the_page_of_the_problem_sets() -> None:
     text = (BOOK / "_static" / "chapter-map.svg").read_text(encoding="utf-8")
-    assert set(re.findall(r'href="([\w-]+/[\w-]+)\.html"', text)) == chapters()
+    sets = {chapter for chapter in chapters() if chapter.startswith("homework/")}
+    assert set(re.findall(r'href="([\w-]+/[\w-]+)\.html"', text)) == chapters() - sets
+    assert {"homework", "teaching"} <= set(re.findall(r'href="([\w-]+)\.html"', text))
+
+
+@pytest.mark.parametrize("page", ["homework", "teaching"])
+def test_the_pages_on_homework_link_every_problem_set_and_the_one_on_teaching_every_chapter(page: str) -> None:
+    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+    parts = ("homework/",) if page == "homework" else ("homework/", "positional-semantic/", "focus-dilution/")
+    wanted = {chapter for chapter in chapters() if chapter.startswith(parts)}
+    assert wanted <= set(re.findall(r"\]\((\w[\w-]*/[\w-]+)\.md\)", text))
 
 
 @pytest.mark.parametrize(("part", "row"), rows("notation"))

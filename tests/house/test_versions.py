@@ -71,7 +71,7 @@ def test_conda_and_binder_have_the_ranges_of_the_library_and_the_book() -> None:
 
 def test_conda_takes_the_package_itself_from_this_repository() -> None:
     lines = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
-    assert [line["pip"] for line in lines if isinstance(line, dict)] == [["-e ."]]
+    assert [line["pip"] for line in lines if isinstance(line, dict)] == [["-e .[homework]"]]
 
 
 def test_the_readme_gives_the_cpu_build_of_the_locked_torch_as_make_does() -> None:
