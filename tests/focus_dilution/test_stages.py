@@ -147,15 +147,15 @@ def test_trajectories_that_are_none_are_refused() -> None:
         spoilt.flat[7] = np.nan
         with pytest.raises(ValueError, match=rf"trajectory.{name} must be finite"):
             find_stages(replace(trajectory, **{name: spoilt}))
-    with pytest.raises(ValueError, match="trajectory.attention must have rows that sum to 1"):
+    with pytest.raises(ValueError, match=r"trajectory.attention must have rows that sum to 1"):
         find_stages(replace(trajectory, attention=0.5 * trajectory.attention))
     signed = trajectory.attention + np.array([1.0, -1.0, 0.0])
     with pytest.raises(ValueError, match="without a negative entry; the smallest entry is -0"):
         find_stages(replace(trajectory, attention=signed))
-    with pytest.raises(ValueError, match="trajectory must start near the origin.* those of the first frame differ by"):
+    with pytest.raises(ValueError, match=r"trajectory must start near the origin.* those of the first frame differ by"):
         find_stages(replace(trajectory, attention=trajectory.attention[::-1]))
     for wrong in (trajectory.singular_values[:, ::-1], -trajectory.singular_values):
-        with pytest.raises(ValueError, match="trajectory.singular_values must be >= 0 in each frame, and sorted"):
+        with pytest.raises(ValueError, match=r"trajectory.singular_values must be >= 0 in each frame, and sorted"):
             find_stages(replace(trajectory, singular_values=wrong))
 
 
