@@ -33,6 +33,12 @@ CASES = {  # chain, width, scale of the start, time
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
+def scaled(of_outputs: float, of_scores: float) -> Parameters:
+    """A start with one scale for W0 and W1 and one for W_Q and W_K."""
+    W0, W1, WQ, WK = Parameters.gaussian(4, 3, 1, 0).arrays
+    return Parameters(of_outputs * W0, of_outputs * W1, of_scores * WQ, of_scores * WK)
+
+
 def second_solver(chain: MarkovChain, start: Parameters, times: Array) -> tuple[Array, Array]:
     """The excess loss and the last weights from SciPy's LSODA at a tolerance near rounding."""
     shapes = [part.shape for part in start.arrays]
@@ -205,13 +211,26 @@ def test_too_few_steps_are_reported_with_what_was_reached() -> None:
         gradient_flow(LAZY, times=[1e3], max_steps=5)
 
 
+def test_weights_that_leave_what_can_be_computed_with_are_a_failure_of_the_solver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("attention_phases._checks.LARGEST", 1.0)  # it bounds times too
+    W0, scores = np.full((4, 2), 0.99), np.zeros((2, 2))
+    W1 = np.outer([0.3, 0.3], LAZY.stationary - 0.25)  # what grows from the origin
+    with pytest.raises(ConvergenceError, match="in max_steps = 300 steps") as caught:
+        gradient_flow(LAZY, start=Parameters(W0, W1, scores, scores), t_max=1.0, max_steps=300)
+    last = caught.value.last.parameters[-1]
+    assert 0.99 < max(np.abs(part).max() for part in last.arrays) <= 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"width": 0}, "width must be a whole number of at least 1"),
         ({"init_scale": 0}, "init_scale must be > 0: 0 is an exact critical point, which the flow never leaves; got 0"),
         ({"init_scale": -1}, "init_scale must be a number in"),
-        ({"init_scale": 1e-200}, "start must have an entry of size 1e-60 or more"),
+        ({"init_scale": 1e-200}, "init_scale must be at least 1e-60; got 1e-200"),
+        ({"init_scale": 1e300}, "init_scale must be a number in"),
         ({"t_max": np.inf}, "t_max must be a number in .*; got inf"),
         ({"t_max": 0}, r"t_max must be a number in \(0"),
         ({"seed": -1}, "seed must be"),
@@ -225,9 +244,12 @@ def test_too_few_steps_are_reported_with_what_was_reached() -> None:
         ({"queries": [-1]}, "queries must be token numbers from 0 to 3"),
         ({"queries": [0.5]}, "queries must be a list of token numbers"),
         ({"queries": []}, "queries must be a list of token numbers"),
+        ({"queries": [[1], [2, 3]]}, r"queries must be a list of token numbers; got \[\[1\], \[2, 3\]\]"),
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1"),
         ({"start": "here"}, "start must be a Parameters; got 'here'"),
         ({"start": Parameters.gaussian(3, 5, 1, 0)}, "start must be for the chain's 4 tokens; got 3"),
+        ({"start": scaled(1e-70, 1e-70)}, "start must have an entry of W0, W1, WQ, WK of size 1e-60 or more"),
+        ({"start": scaled(1e-2, 1e-70)}, "start must have an entry of WQ, WK of size 1e-60 or more"),
         ({"start": Parameters(*map(np.zeros, ((4, 2), (2, 4), (2, 2), (2, 2))))}, "start must not be a critical point"),
     ],
 )

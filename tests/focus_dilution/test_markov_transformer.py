@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import pickle
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,10 +20,23 @@ from attention_phases.focus_dilution import (
     population_gradient,
     population_loss,
 )
+from markov import asymmetric
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Array = NDArray[np.float64]
 ZERO = np.array([[0.2, 0.5, 0.0, 0.3], [0.1, 0.1, 0.8, 0.0], [0.0, 0.6, 0.1, 0.3], [0.25, 0.25, 0.25, 0.25]])
+
+
+def birth_and_death(d: int, up: float, down: float) -> Array:
+    """A transition matrix that goes up or down by one token."""
+    transition = np.diag(np.full(d - 1, up), 1) + np.diag(np.full(d - 1, down), -1)
+    np.fill_diagonal(transition, 1 - transition.sum(axis=1))
+    return transition
+
+
 CHAINS = {
     "lazy": MarkovChain.lazy([0.75, 0.19, 0.05, 0.01], 0.8),
     "moves on": MarkovChain.lazy([0.5, 0.1, 0.1, 0.1, 0.1, 0.1], -0.1),
@@ -70,11 +85,11 @@ def test_a_lazy_chain_has_the_distribution_it_was_made_from(persistence: float) 
 
 def test_rare_tokens_keep_their_relative_accuracy() -> None:
     """A birth-death chain up a steep hill: detailed balance gives each entry, down to 1e-60."""
-    up, down, d = 1e-6, 0.5, 11
-    transition = np.diag(np.full(d - 1, up), 1) + np.diag(np.full(d - 1, down), -1)
-    np.fill_diagonal(transition, 1 - transition.sum(axis=1))
-    exact = (up / down) ** np.arange(d)
-    np.testing.assert_allclose(MarkovChain(transition).stationary, exact / exact.sum(), rtol=1e-12)
+    for up, down in ((1e-6, 0.5), (0.5, 1e-6)):
+        exact = (up / down) ** (np.arange(11) if up < down else np.arange(-10, 1))
+        np.testing.assert_allclose(
+            MarkovChain(birth_and_death(11, up, down)).stationary, exact / exact.sum(), rtol=1e-12
+        )
 
 
 def test_entropies_of_a_lazy_chain() -> None:
@@ -102,6 +117,13 @@ def test_sampled_pairs_have_the_chains_frequencies(chain: MarkovChain) -> None:
         expected = 4000 * chain.stationary[:, None] * chain.transition
         assert (counts[expected == 0] == 0).all()
         assert (np.abs(counts - expected) <= 6 * np.sqrt(expected) + 1).all()
+
+
+def test_a_long_cycle_is_sampled_step_by_step() -> None:
+    """One next token in each of 400 rows: a draw that fell into a row beside its own would break the cycle."""
+    d = 400
+    tokens = MarkovChain(np.roll(np.eye(d), 1, axis=1)).sample(2000, 50, seed=2)
+    np.testing.assert_array_equal(tokens, (tokens[:, :1] + np.arange(50)) % d)
 
 
 def test_same_seed_same_sample() -> None:
@@ -230,6 +252,17 @@ def test_arrays_cannot_be_written_to_and_do_not_follow_what_they_were_made_from(
             values[0] = 1
 
 
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_copies_are_the_same_and_cannot_be_written_to_either(again: Callable[[Any], Any]) -> None:
+    chain, at = MarkovChain(ZERO), point(CHAINS["with zeros"])
+    loss = population_loss(at, chain)  # fills what a chain computes once
+    other, there = again(chain), again(at)
+    assert other == chain
+    assert population_loss(there, other) == loss
+    for values in (other.transition, other.stationary, other.log_transition, other.log_stationary, *there.arrays):
+        assert not values.flags.writeable
+
+
 @pytest.mark.parametrize(
     ("transition", "message"),
     [
@@ -242,6 +275,8 @@ def test_arrays_cannot_be_written_to_and_do_not_follow_what_they_were_made_from(
         ([[1, 0], [0, 1]], "irreducible.*got 2 classes, tokens 0 and 1"),
         ([[0.5, 0.5, 0], [0.5, 0.5, 0], [0.1, 0.1, 0.8]], "irreducible"),
         ("P", "real array"),
+        (birth_and_death(200, 1e-3, 0.9), "stationary probabilities of at least 2.2e-308.*token [0-9]+ is smaller"),
+        (birth_and_death(200, 0.9, 1e-3), "stationary probabilities of at least 2.2e-308.*token [0-9]+ is smaller"),
     ],
 )
 def test_what_is_no_irreducible_chain_is_refused(transition: Any, message: str) -> None:
@@ -259,11 +294,27 @@ def test_what_is_no_irreducible_chain_is_refused(transition: Any, message: str) 
         ([1.1, -0.1], 0, r"stationary must have positive entries; got stationary\[1\] = -0.1"),
         ([1.0, 0.0], 0, "stationary must have positive entries"),
         ([1.0], 0, "stationary must have d >= 2"),
+        (asymmetric(0.06), 0.3, r"stationary must have positive entries; got stationary\[5\] = -0.02"),
+        (asymmetric(0.05), 0.3, r"stationary must have positive entries; got stationary\[5\] = 0"),
     ],
 )
 def test_what_is_no_lazy_chain_is_refused(stationary: Any, persistence: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MarkovChain.lazy(stationary, persistence)
+
+
+@chains
+def test_a_distribution_that_is_not_stationary_is_refused(chain: MarkovChain) -> None:
+    pi = chain.stationary
+    np.testing.assert_allclose(MarkovChain(chain.transition, pi).stationary, pi, rtol=1e-13)
+    off = pi.copy()
+    off[:2] += 1e-5 * pi[0] * np.array([1, -1])
+    with pytest.raises(ValueError, match=r"stationary must be the distribution with pi P = pi.*; got stationary\["):
+        MarkovChain(chain.transition, off)
+    with pytest.raises(ValueError, match=f"stationary must have {len(pi)} entries, as transition has rows; got 2"):
+        MarkovChain(chain.transition, [0.5, 0.5])
+    with pytest.raises(ValueError, match="stationary must have entries that sum to 1"):
+        MarkovChain(chain.transition, 1.1 * pi)
 
 
 def test_at_the_lowest_persistence_the_rarest_token_never_stays() -> None:
@@ -285,7 +336,14 @@ def test_what_does_not_fit_is_refused() -> None:
         attention(at, ZERO)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="init_scale must be > 0: 0 is an exact critical point"):
         Parameters.gaussian(4, 7, 0, 0)
+    for largest in (1e-200, 1e300, np.inf):
+        with pytest.raises(ValueError, match="init_scale must be"):
+            Parameters.gaussian(4, 7, largest, 0)
     with pytest.raises(ValueError, match="width must be a whole number of at least 1"):
         Parameters.gaussian(4, 0, 1, 0)
+    with pytest.raises(ValueError, match="parameters must be a Parameters; got MarkovChain"):
+        population_loss(chain, at)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="parameters must be a Parameters; got None"):
+        conserved_quantities(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="length must be a whole number"):
         chain.sample(1, 0, 0)

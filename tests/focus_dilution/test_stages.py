@@ -1,10 +1,11 @@
 """Facts about the stages that are read from a trajectory, and about those that are predicted from its start."""
 
+import tracemalloc
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from attention_phases.focus_dilution import MarkovChain, Parameters, nearly_symmetric_chain
+from attention_phases.focus_dilution import ConvergenceError, MarkovChain, Parameters, nearly_symmetric_chain
 from attention_phases.focus_dilution.condensation import condensation_rate, unigram_point
 from attention_phases.focus_dilution.gradient_flow import gradient_flow
 from attention_phases.focus_dilution.stages import Stage, find_stages, predict_timeline
@@ -51,7 +52,8 @@ def made(times: Array) -> tuple[Made, list[Stage]]:
         Stage("symmetry-breaking", shows, shows + 10 * np.log(5), 1),
         Stage("focus", 505, 590, 2),
     ]
-    return Made(times, loss, attention, np.column_stack([first, other, np.full_like(times, 1e-3)])), stages
+    singular_values = -np.sort(-np.column_stack([first, other, np.full_like(times, 1e-3)]), axis=1)
+    return Made(times, loss, attention, singular_values), stages
 
 
 GRIDS = {
@@ -137,6 +139,32 @@ def test_trajectories_that_are_none_are_refused() -> None:
         find_stages(replace(trajectory, loss=trajectory.loss[1:]))
     with pytest.raises(ValueError, match=r"trajectory.attention must be a real array of shape \(2001, any, any\)"):
         find_stages(replace(trajectory, attention=trajectory.attention[:, 0]))
+    later = replace(trajectory, times=trajectory.times + 3)
+    with pytest.raises(ValueError, match=r"trajectory.times must begin at 0, as training does; got 3"):
+        find_stages(later)
+    for name in ("loss", "attention", "singular_values"):
+        spoilt = getattr(trajectory, name).copy()
+        spoilt.flat[7] = np.nan
+        with pytest.raises(ValueError, match=rf"trajectory.{name} must be finite"):
+            find_stages(replace(trajectory, **{name: spoilt}))
+    with pytest.raises(ValueError, match=r"trajectory.attention must have rows that sum to 1"):
+        find_stages(replace(trajectory, attention=0.5 * trajectory.attention))
+    signed = trajectory.attention + np.array([1.0, -1.0, 0.0])
+    with pytest.raises(ValueError, match="without a negative entry; the smallest entry is -0"):
+        find_stages(replace(trajectory, attention=signed))
+    with pytest.raises(ValueError, match=r"trajectory must start near the origin.* those of the first frame differ by"):
+        find_stages(replace(trajectory, attention=trajectory.attention[::-1]))
+    for wrong in (trajectory.singular_values[:, ::-1], -trajectory.singular_values):
+        with pytest.raises(ValueError, match=r"trajectory.singular_values must be >= 0 in each frame, and sorted"):
+            find_stages(replace(trajectory, singular_values=wrong))
+
+
+def test_weights_that_are_zero_or_tokens_without_attention_are_no_obstacle() -> None:
+    trajectory, _ = made(GRIDS["even"])
+    nothing = replace(trajectory, singular_values=np.zeros((2001, 2)))
+    assert {stage.name for stage in find_stages(nothing)} == {"condensation", "focus", "dilution"}
+    with_another = np.concatenate([trajectory.attention, np.zeros((2001, 2, 1))], axis=2)
+    assert find_stages(replace(trajectory, attention=with_another))
 
 
 FRESH = {  # chains that the formulas were not made with
@@ -186,6 +214,19 @@ def test_other_chains_with_the_same_pi_have_the_same_order_of_stages(seed: int) 
         assert starts == sorted(starts)
 
 
+@pytest.mark.parametrize("kind", ["lazy", "reversible", "irreversible"])
+def test_the_flows_of_chains_with_the_same_pi_have_the_same_order_of_stages(kind: str) -> None:
+    chain = {
+        "lazy": MarkovChain.lazy(SKEWED, 0.3),
+        "reversible": reversible(SKEWED, 1),
+        "irreversible": irreversible(SKEWED, 0),
+    }[kind]
+    run = gradient_flow(chain, 4, 1e-4, t_max=1400, seed=0, n_frames=2000)
+    stages = [stage for stage in find_stages(run) if stage.cycle == 1]
+    assert [stage.name for stage in stages] == ["condensation", "focus", "dilution", "symmetry-breaking"]
+    assert stages[0].end < stages[1].start < stages[2].start < stages[3].start
+
+
 def test_waiting_times_grow_by_the_logarithm_of_the_scale_over_the_rate() -> None:
     chain = CHAINS["lazy"]
     start = Parameters.gaussian(4, 4, 1e-4, seed=3)
@@ -213,6 +254,48 @@ def test_no_stage_where_pi_is_uniform_and_only_the_first_without_focus() -> None
     assert names == ["condensation"]
 
 
+def test_without_weights_of_the_scores_there_is_no_focus_ever() -> None:
+    """W_Q = W_K = 0 is invariant: the flow ends at the unigram point, where nothing grows across either."""
+    chain = CHAINS["lazy"]
+    W0, W1, _, _ = Parameters.gaussian(4, 4, 1e-3, seed=3).arrays
+    start = Parameters(W0, W1, np.zeros((4, 4)), np.zeros((4, 4)))
+    assert [stage.name for stage in predict_timeline(chain, start)] == ["condensation"]
+    run = gradient_flow(chain, start=start, t_max=1e6)
+    assert [stage.name for stage in find_stages(run)] == ["condensation"]
+
+
+ZEROS = {
+    "learnt by one direction": [[0.0, 0.3, 0.7], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+    "that needs a second one": [[0, 0.5, 0.5, 0], [0.9, 0, 0, 0.1], [0.6, 0, 0, 0.4], [0, 0.3, 0.7, 0]],
+}
+
+
+@pytest.mark.parametrize("name", ZEROS)
+def test_timeline_of_a_chain_with_zeros_is_the_simulated_one_until_its_second_direction(name: str) -> None:
+    """The rank-one flow has no end there. The second direction, if any, comes while the first still creeps."""
+    chain = MarkovChain(ZEROS[name])
+    start = Parameters.gaussian(chain.n_tokens, 4, 1e-3, seed=0)
+    predicted = predict_timeline(chain, start)
+    found = find_stages(gradient_flow(chain, start=start, t_max=2e4, n_frames=2000))
+    assert [stage.name for stage in predicted] == [stage.name for stage in found]
+    for theory, simulated in zip(predicted, found, strict=True):
+        assert theory.start == pytest.approx(simulated.start, rel=5e-3)
+        if theory.name != "symmetry-breaking":
+            assert theory.end == pytest.approx(simulated.end, rel=5e-3)
+
+
+def test_timeline_of_a_large_chain_needs_little_memory() -> None:
+    d = 100
+    pi = 1 / np.arange(1, d + 1)
+    chain, start = MarkovChain.lazy(pi / pi.sum(), 0.3), Parameters.gaussian(d, 4, 1e-3, seed=0)
+    tracemalloc.start()
+    stages = predict_timeline(chain, start)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert stages[0].name == "condensation"
+    assert peak < 25e6  # the attention of all queries in all frames, some 1500, would be 120e6
+
+
 def test_start_at_rest_stays_there() -> None:
     chain = CHAINS["lazy"]
     stages = predict_timeline(chain, unigram_point(chain, 3, seed=7))
@@ -228,3 +311,12 @@ def test_bad_arguments_are_named() -> None:
         predict_timeline(chain, start, queries=[4])
     with pytest.raises(ValueError, match="queries must name at least one token"):
         predict_timeline(chain, start, queries=[])
+    for scale in (1, 10, 1e6):
+        with pytest.raises(ValueError, match=r"parameters must be near the origin, with attention within 0.01 of pi"):
+            predict_timeline(chain, Parameters.gaussian(4, 4, scale, seed=1))
+    outputs = Parameters(10 * np.ones((4, 2)), np.outer([1, 1], [0, 0, 1, 0]), np.zeros((2, 2)), np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=r"near the origin, with a loss of at most log d \+ 0.01 = 1.3963 nats; got 1"):
+        predict_timeline(chain, outputs)
+    nearly_uniform = MarkovChain.lazy(np.array([0.251, 0.25, 0.25, 0.249]), 0.3)
+    with pytest.raises(ConvergenceError, match="waits at the unigram point; lambda_2 = "):
+        predict_timeline(nearly_uniform, start)

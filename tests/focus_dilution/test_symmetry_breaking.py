@@ -1,5 +1,7 @@
 """Facts about the end of the rank-one flow and the second direction that grows there."""
 
+import time
+
 import numpy as np
 import pytest
 from attention_phases.errors import ConvergenceError
@@ -171,6 +173,16 @@ def test_flow_that_creeps_on_for_ever_has_no_end() -> None:
     with pytest.raises(ConvergenceError, match="has no end") as caught:
         resting_point(alternating)
     assert np.abs(caught.value.last.w1[-1]).min() > 4
+
+
+@pytest.mark.parametrize("asymmetry", [1e-3, 1e-5, 1e-9])
+def test_nearly_uniform_frequencies_are_refused_by_name_and_not_waited_for(asymmetry: float) -> None:
+    chain = MarkovChain.lazy(0.2 + asymmetry * np.array([2, 1, 0, -1, -2]), 0.3)
+    assert symmetry_breaking_rate(MarkovChain.lazy(0.2 + 5e-3 * np.array([2, 1, 0, -1, -2]), 0.3)) > 0.01
+    begin = time.process_time()
+    with pytest.raises(ConvergenceError, match="lambda_2 = "):
+        symmetry_breaking_rate(chain)
+    assert time.process_time() - begin < 5
 
 
 def test_chain_that_is_no_chain_is_refused() -> None:

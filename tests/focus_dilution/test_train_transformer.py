@@ -283,6 +283,8 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         train_transformer(LAZY, **SHORT, checkpoint=file / "inside")
     with pytest.raises(ValueError, match="checkpoint must be the path of a file; got 3"):
         train_transformer(LAZY, **SHORT, checkpoint=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="checkpoint must be the path of a file"):
+        train_transformer(LAZY, **SHORT, checkpoint="a\0b")
 
 
 @pytest.mark.parametrize(("optimizer", "learning_rate"), [("sgd", 1e8), ("adam", 1e11)])

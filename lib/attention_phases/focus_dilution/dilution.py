@@ -44,9 +44,7 @@ Array = NDArray[np.float64]
 AT_REST = 1e-7  # the flow has ended where no rate is above this part of lambda_2
 _TOLERANCE = 1e-8  # of a step, relative; see `rank_one_flow` for what it makes of the result
 _MOST_STEPS = 10_000
-_RESOLVED = (
-    np.finfo(float).eps / _TOLERANCE
-)  # lambda_2/lambda_1 below which rounding, in 1/lambda_2, passes the tolerance
+_RESOLVED = np.finfo(float).eps / _TOLERANCE  # lambda_2/lambda_1 below which rounding is too much in a time 1/lambda_2
 _AT_ONCE = 2**16  # numbers of an array of frames
 
 
@@ -132,7 +130,7 @@ def rank_one_flow(
     Where W_Q and W_K are exactly 0 they remain so, in the full flow as here, and the flow ends at the unigram point.
 
     The error of a step is at most 1e-8, relative. Those of w0 and w1 are then some 1e-6 while a stage is under way,
-    where a small error of its time shows, and some 1e-8 at rest (measured against a tolerance of 1e-12).
+    where a small error of its time shows, and 1e-7 or less at rest (measured against a tolerance of 1e-12).
 
     Args:
         chain: the Markov chain.
@@ -174,12 +172,11 @@ def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> R
     """`rank_one_flow` from any point of the manifold, without checks."""
     d, rate = chain.n_tokens, focus_rate(chain)
     focuses = start.scores.focuses(rate)
-    waits = (
-        t_max is None and focuses and abs(rate) < _RESOLVED * condensation_rate(chain)
-    )  # for what cannot be followed
+    # for what cannot be followed
+    waits = t_max is None and focuses and 0 < abs(rate) < _RESOLVED * condensation_rate(chain)
     # where the scores have no part that grows, tau does not come to rest, and nothing depends on it
     counted = 2 * d + 1 if focuses and not waits else 2 * d
-    rest = AT_REST * (abs(rate) if counted > 2 * d else condensation_rate(chain) or 1)
+    rest = AT_REST * (abs(rate) * (counted > 2 * d) or condensation_rate(chain) or 1)
 
     def point(y: Array) -> RankOnePoint:
         return RankOnePoint(chain, y[:d], y[d:-1], float(start.scores.scale(y[-1])))
@@ -218,11 +215,14 @@ def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> R
     if waits and not moving:
         wrong = (
             f"rank-one flow: at t = {times[-1]:g} it waits at the unigram point; lambda_2 = {rate:.1e} is so small "
-            f"against lambda_1 = {condensation_rate(chain):.1e} that rounding errors move the weights until focus comes"
+            f"against lambda_1 = {condensation_rate(chain):.1e} that rounding errors move the weights before focus comes"
         )
         raise ConvergenceError(wrong, trajectory, residual)
     if moving if t_max is None else solver.status != "finished":
-        wrong = f"rank-one flow: stopped at t = {times[-1]:g} after {len(times) - 1} steps, where it still moves"
+        wrong = (
+            f"rank-one flow: stopped at t = {times[-1]:g} after {len(times) - 1} steps, where it still moves; "
+            f"lambda_1 = {condensation_rate(chain):.1e}, lambda_2 = {rate:.1e}"
+        )
         raise ConvergenceError(wrong, trajectory, residual)
     return trajectory
 

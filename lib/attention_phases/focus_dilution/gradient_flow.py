@@ -248,9 +248,9 @@ class _Solver:
             self._step = h / 2
             return False
         ratio = self._size(error) / self._tolerance
-        if not ratio <= 1:  # larger, or not a number
+        if not (ratio <= 1 and np.abs(point).max() <= _checks.LARGEST):  # larger, or not a number
             self.n_rejected += 1
-            self._step = h * max(0.2, 0.9 * ratio**-0.25) if ratio < np.inf else h / 5
+            self._step = h * max(0.2, 0.9 * ratio**-0.25) if 1 < ratio < np.inf else h / 5
             return False
         self.n_steps += 1
         self.time = stop if clipped else self.time + h

@@ -271,7 +271,7 @@ class Parameters:
         """
         d = _checks.integer("n_tokens", n_tokens, 2)
         m = _checks.integer("width", width, 1)
-        scale = scale_of_start(init_scale, _checks.LARGEST)
+        scale = scale_of_start(init_scale, _checks.LARGEST / 10)  # no entry is ten times as large
         rng = _checks.generator(seed)
         return cls(*(scale * rng.standard_normal(shape) for shape in ((d, m), (m, d), (m, m), (m, m))))
 

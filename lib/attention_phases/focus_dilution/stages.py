@@ -144,7 +144,10 @@ def _stages(
     begin, n_directions = float(times[0]), singular_values.shape[1]
     for cycle in range(1, n_directions + 1):
         later = times >= max(stages[-1].start, condensed)  # before condensation all singular values are small alike
-        share = singular_values[later, cycle] / singular_values[later, 0] if cycle < n_directions else np.empty(0)
+        share = np.empty(0)
+        if cycle < n_directions:
+            first, this = singular_values[later, 0], singular_values[later, cycle]
+            share = np.divide(this, first, out=np.zeros_like(this), where=first > 0)
         shows, grown = (_first_above(times[later], share, level) for level in (_VISIBLE, _GROWN))
         window = slice(np.searchsorted(times, begin), np.searchsorted(times, shows, side="right"))
         stages += _motion(times[window], (row[window] for row in rows), cycle)
