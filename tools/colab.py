@@ -25,7 +25,7 @@ import notebooks
 from bs4 import BeautifulSoup
 from jupyter_cache import get_cache
 from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 if TYPE_CHECKING:
@@ -48,15 +48,18 @@ def execute(notebook: Path, python: Path, **variables: str) -> NotebookNode:
         argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         (kernel / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3"}), encoding="utf-8")
         specifications = KernelSpecManager(kernel_dirs=[str(kernel.parent)], ensure_native_kernel=False)
+        manager = KernelManager(kernel_name="python3", kernel_spec_manager=specifications)
         client = NotebookClient(
             nbformat.read(copy, 4),  # type: ignore[no-untyped-call]
-            km=AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specifications),
+            km=manager,
             timeout=300,
             resources={"metadata": {"path": str(work)}},
         )
         kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-        executed = client.execute(env=kept | {notebooks.SOURCE: ROOT.as_uri()} | variables)
-        assert isinstance(executed, dict)
+        try:
+            executed: NotebookNode = client.execute(env=kept | {notebooks.SOURCE: ROOT.as_uri()} | variables)
+        finally:
+            manager.shutdown_kernel(now=True)
         return executed
 
 
@@ -69,7 +72,7 @@ def printed(cell: NotebookNode) -> str:
             texts.append(output["text"])
         elif "<table" in data.get("text/html", ""):
             texts.append(BeautifulSoup(data["text/html"], "html.parser").get_text(" "))
-        elif "text/plain" in data and "image/png" not in data and "text/html" not in data:
+        elif set(data) == {"text/plain"}:
             texts.append(data["text/plain"])
     return "\n".join(texts)
 

@@ -61,7 +61,7 @@ if importlib.util.find_spec("attention_phases"):
     said = "was already installed"
 else:
     source = os.environ.get("{variable}", "{repository}")
-    wanted = [f"attention_phases @ git+{{source}}@{commit}", *map("==".join, kept.items())]
+    wanted = [f"git+{{source}}@{commit}", *map("==".join, kept.items())]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", *wanted]
     result = subprocess.run(pip, capture_output=True, text=True)
     if result.returncode:
