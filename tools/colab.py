@@ -25,8 +25,8 @@ import notebooks
 from bs4 import BeautifulSoup
 from jupyter_cache import get_cache
 from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -47,19 +47,17 @@ def execute(notebook: Path, python: Path, **variables: str) -> NotebookNode:
         copy = Path(shutil.copy(notebook, work))
         argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         (kernel / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3"}), encoding="utf-8")
-        specifications = KernelSpecManager(kernel_dirs=[str(kernel.parent)], ensure_native_kernel=False)
-        manager = KernelManager(kernel_name="python3", kernel_spec_manager=specifications)
         client = NotebookClient(
             nbformat.read(copy, 4),  # type: ignore[no-untyped-call]
-            km=manager,
+            kernel_name="python3",
             timeout=300,
             resources={"metadata": {"path": str(work)}},
         )
+        client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(
+            kernel_dirs=[str(kernel.parent)], ensure_native_kernel=False
+        )
         kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-        try:
-            executed: NotebookNode = client.execute(env=kept | {notebooks.SOURCE: ROOT.as_uri()} | variables)
-        finally:
-            manager.shutdown_kernel(now=True)
+        executed: NotebookNode = client.execute(env=kept | {notebooks.SOURCE: ROOT.as_uri()} | variables)
         return executed
 
 
@@ -103,9 +101,13 @@ def book_outputs(page: str) -> dict[str, str]:
 
 
 def differing(page: str, executed: NotebookNode) -> list[NotebookNode]:
-    """The cells of an executed notebook whose numbers are not those of the built book."""
+    """The cells of an executed notebook whose numbers are not those of the built book.
+
+    What a cell draws at random, to compute a stored number again, is another each time.
+    """
     book = book_outputs(page)
     cells = [cell for cell in executed.cells if cell.cell_type == "code" and cell.source in book]
+    cells = [cell for cell in cells if "default_rng()" not in cell.source]
     return [cell for cell in cells if not agree(book[cell.source], printed(cell))]
 
 
@@ -123,19 +125,20 @@ def main() -> None:
         start = time.perf_counter()
         try:
             executed = execute(notebooks.NOTEBOOKS / f"{page}.ipynb", environment.python_of(PLACE))
-        except Exception as error:  # any cell of any notebook, and the others are still to be run
-            print(f"{page}: FAILED\n{str(error)[-3000:]}", flush=True)
+        except CellExecutionError as error:
+            print(f"{page}: FAILED\n{error}", flush=True)
             failed.append(page)
             continue
         others = differing(page, executed)
         print(
-            f"{page}: ran in {time.perf_counter() - start:.0f} s; {len(others)} cells print other numbers", flush=True
+            f"{page}: ran in {time.perf_counter() - start:.0f} s; {len(others)} cells differ from the book", flush=True
         )
         for cell in others:
             print(f"  The cell that begins {cell.source.splitlines()[0]!r} printed\n{printed(cell)}")
             print(f"  and in the book\n{book_outputs(page)[cell.source]}", flush=True)
+        failed += [page] if others else []
     if failed:
-        sys.exit(f"{len(failed)} of {len(pages)} notebooks failed: {', '.join(failed)}")
+        sys.exit(f"{len(failed)} of {len(pages)} notebooks failed or differ: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

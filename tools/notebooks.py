@@ -8,6 +8,7 @@ commit that the notebook was made from.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -223,7 +224,7 @@ class Page:
 
     def _prose(self, text: str) -> str:
         """Convert what is no directive. Labels of headings go: links lead to the pages."""
-        return self._inline(re.sub(r"^(\([\w:-]+\)=|% .*)\n", "", text, flags=re.MULTILINE))
+        return self._inline(re.sub(r"^(\([\w:-]+\)=|% .*)(?:\n|\Z)", "", text, flags=re.MULTILINE))
 
     def _display(self, formula: str, label: str | None) -> str:
         number = f"\n\\tag{{{self._named(label, 'eq').text.strip('()')}}}" if label else ""
@@ -354,26 +355,35 @@ def built_pages(html: Path) -> dict[str, BeautifulSoup]:
     }
 
 
-def main() -> None:
-    """Write all notebooks."""
-    if not HTML.is_dir():
-        sys.exit("The book must be built first: make book")
+def make(html: Path, folder: Path) -> list[Path]:
+    """Write the notebooks of all pages with code below `folder`, from the book that is built in `html`."""
     here, commit = address.read(ROOT)[0], git("rev-parse", "HEAD").strip()
-    if git("status", "--porcelain"):
-        print(f"There are changes that are not committed: the notebooks will install {commit[:9]}, without them.")
-    book = Book(here.pages, targets(built_pages(HTML)), ROOT / "book" / "appendix" / "references.bib")
+    book = Book(here.pages, targets(built_pages(html)), ROOT / "book" / "appendix" / "references.bib")
+    written = []
     for page in sources():
         origin = (
-            f"This notebook is a page of [Phases of Attention]({here.pages}), "
+            f"This notebook is a page of [Phases of Attention]({here.pages}/), "
             f"[{page}]({here.pages}/{page}.html), at commit [{commit[:9]}]({here.repository}/tree/{commit}). "
             "Run the cell above first; the rest follows in order."
         )
         source = jupytext.read(ROOT / f"{page}.md")
         notebook = convert_notebook(source, page, book, install_cell(here.repository, commit), origin)
-        path = NOTEBOOKS / f"{page}.ipynb"
+        path = folder / f"{page}.ipynb"
         path.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
-    print(f"{len(sources())} notebooks are in {NOTEBOOKS}")
+        written.append(path)
+    return written
+
+
+def main() -> None:
+    """Write all notebooks to _build/notebooks."""
+    if not HTML.is_dir():
+        sys.exit("The book must be built first: make book")
+    shutil.rmtree(NOTEBOOKS, ignore_errors=True)
+    written = make(HTML, NOTEBOOKS)
+    print(f"{len(written)} notebooks are in {NOTEBOOKS}")
+    if git("status", "--porcelain"):
+        print("There are changes that are not committed: the notebooks install the last commit, without them.")
 
 
 if __name__ == "__main__":
