@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from docutils.nodes import Element
+
 if TYPE_CHECKING:
     from docutils.nodes import document
     from sphinx.application import Sphinx
@@ -18,17 +20,13 @@ def adjust(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any
     """Rewrite the address of the Colab button; take all launch buttons off a page without code."""
     buttons = context.get("header_buttons", [])
     for group in [button for button in buttons if button.get("label") == "launch-buttons"]:
-        if doctree is None or not any(node.get("nb_element") == "cell_code" for node in doctree.findall(_is_element)):
+        if doctree is None or not any(node.get("nb_element") == "cell_code" for node in doctree.findall(Element)):
             buttons.remove(group)
         for button in group["buttons"]:
             if button["text"] == "Colab":
                 branch = app.config.html_theme_options["repository_branch"]
                 source, ending = f"/blob/{branch}/{pagename}.md", f"/blob/notebooks/{pagename}.ipynb"
                 button["url"] = button["url"].replace(source, ending)
-
-
-def _is_element(node: object) -> bool:
-    return hasattr(node, "attributes")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
