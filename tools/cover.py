@@ -1,4 +1,7 @@
-"""Draw the picture of the README, book/_static/cover.svg: four valleys, and which pair is the lowest."""
+"""Draw the picture of the README, book/_static/cover.svg: four valleys, and which pair is the lowest.
+
+The same as social-card.png is what social media show beside a link to a page.
+"""
 
 from pathlib import Path
 
@@ -8,7 +11,9 @@ from attention_phases import figures, stored
 from attention_phases._style import PAPER, STYLE
 from attention_phases.positional_semantic import Task, minimize_risk, risk_on_plane
 
-COVER = Path(__file__).parents[1] / "book" / "_static" / "cover.svg"
+STATIC = Path(__file__).parents[1] / "book" / "_static"
+COVER, CARD = STATIC / "cover.svg", STATIC / "social-card.png"
+CARD_SIZE = 1200, 630  # pixels, as social media want it
 
 
 def main() -> None:
@@ -40,7 +45,11 @@ def main() -> None:
     right.legend()
     with mpl.rc_context(STYLE | {"svg.hashsalt": "cover"}):
         fig.savefig(COVER, facecolor=PAPER, metadata={"Date": None})
-    print(COVER)
+        width = fig.get_size_inches()[0]
+        fig.set_size_inches(width, width * CARD_SIZE[1] / CARD_SIZE[0])
+        fig.suptitle("Phases of Attention", fontsize=18)
+        fig.savefig(CARD, facecolor=PAPER, dpi=CARD_SIZE[0] / width, metadata={"Software": None})
+    print(COVER, CARD)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sphinx.config import Config
 
 COMPUTATION = ["lib/**/*.py", "book/data/**/*", "requirements.lock"]
-PAGES = ["_config.yml", "_toc.yml", "book/_extensions/**/*.py", "book/_static/**/*"]
+PAGES = ["_config.yml", "_toc.yml", "book/_extensions/**/*.py", "book/_extensions/*.html", "book/_static/**/*"]
 
 logger = logging.getLogger(__name__)
 
