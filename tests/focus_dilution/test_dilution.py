@@ -218,7 +218,7 @@ def test_a_wait_for_focus_that_rounding_hides_is_named(asymmetry: float) -> None
     run = caught.value.last
     assert not run.converged
     assert len(run.times) < 2000
-    w0, w1 = unigram_profile(chain)
+    w0, _ = unigram_profile(chain)
     np.testing.assert_allclose(run.w0[-1], w0, rtol=1e-4)
     assert 0 < run.score_scale[-1] < 1e-5
     assert len(rank_one_flow(chain, 10).times) > 1  # to a given time it is followed

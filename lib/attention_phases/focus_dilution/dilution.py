@@ -215,7 +215,7 @@ def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> R
     if waits and not moving:
         wrong = (
             f"rank-one flow: at t = {times[-1]:g} it waits at the unigram point; lambda_2 = {rate:.1e} is so small "
-            f"against lambda_1 = {condensation_rate(chain):.1e} that rounding errors move the weights before focus comes"
+            f"against lambda_1 = {condensation_rate(chain):.1e} that rounding moves the weights before focus comes"
         )
         raise ConvergenceError(wrong, trajectory, residual)
     if moving if t_max is None else solver.status != "finished":

@@ -13,11 +13,13 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
@@ -65,6 +67,9 @@ End = Literal["lower", "upper"]
 _CAREFUL = 14  # log2 of the number of nodes with which a minimum is told from a pass
 _THOROUGH = 16  # the same, where a branch is lost on the way to its end
 _ROUGH = 1e-3  # relative accuracy of order parameters: the training loss has its square
+_STRIDE = 0.1  # first step, in log alpha, of a search for where a branch ceases to be a minimum
+_SHORTEST = 0.002  # the same, of the last one before the branch's own end
+_CHORD = 0.05  # in log alpha: over this the slope is taken there
 _CLEAR = 5.0  # by so many errors two numbers must differ to be told apart with few nodes
 
 
@@ -577,25 +582,96 @@ def stability_alpha(
     start = _checks.real("start", start, 0, open_low=True)
     with asked.in_time():
         there = _minimum_near(Line(task, name, _CAREFUL, asked.seeds[0], asked.clock), lacking, start, asked.limits)
-
-        def values(lines: Lines, alpha: float) -> Values:
-            (line,) = lines
-            if not _is_there(line, alpha):  # back to where it is
-                return np.array([np.inf if alpha < there else -np.inf]), np.nan
-            growth, slope = line.growth(lacking)
-            return sign * (growth - 1), sign * slope
-
         try:
-            found = Search((name,), asked.accuracy, asked.seeds, asked.clock).root(task, values, there, asked.limits)
+            return asked.accurate(_stability(task, name, lacking, -sign, there, asked))
         except (OutOfRangeError, NoRootError) as stop:
-            is_minimum = stop.sign == -sign
+            is_minimum = stop.sign < 0
             raise NoThresholdError(
                 f"alpha_range must have in it where the {name} branch ceases to be a minimum; got {asked.limits}, and "
                 f"from alpha = {there:.4g} to {stop.alpha:.4g}, where it or the range ends, it is "
                 f"{'one' if is_minimum else 'none'}",
                 name if is_minimum else "not found",
             ) from None
-        return asked.accurate(Threshold(found.alpha, found.error, "exchange"))
+
+
+def _stability(task: Task, name: str, lacking: str, direction: int, there: float, asked: _Asked) -> Threshold:
+    """The mean over sets of nodes of where the branch, a minimum at `there`, ceases to be one.
+
+    A set's own map jumps a little as alpha moves, so its root is bracketed, and the slope is that of a chord.
+    """
+    log2_nodes, places = _CAREFUL - 1, [there] * SEARCHES
+    found: Threshold | None = None
+    while log2_nodes <= FINEST and (found is None or found.standard_error > asked.accuracy):
+        roots, errors = [], []
+        try:
+            for seed, place in zip(asked.seeds, places, strict=True):
+                new_line = partial(Line, task, name, log2_nodes, seed, asked.clock)
+                root, error = _ceases_to_be_minimum(new_line, lacking, direction, there, place, asked)
+                roots.append(root)
+                errors.append(error)
+        except OutOfTimeError:
+            if found is None:
+                raise
+            break
+        error = max(float(standard_error(np.array(roots))), float(np.sqrt(np.square(errors).sum())) / SEARCHES)
+        found, places = Threshold(float(np.mean(roots)), error, "exchange"), roots
+        log2_nodes = more_nodes(log2_nodes, max(error / asked.accuracy, 2.0)) if log2_nodes < FINEST else FINEST + 1
+    assert found is not None
+    return found
+
+
+def _ceases_to_be_minimum(
+    new_line: Callable[[], Line], lacking: str, direction: int, there: float, near: float, asked: _Asked
+) -> tuple[float, float]:
+    """Where with some nodes the map's derivative along the overlap that the branch lacks is 1; its standard error.
+
+    Args:
+        new_line: makes the branch with these nodes.
+        lacking: that overlap.
+        direction: of alpha, from where the branch is a minimum to where it is none.
+        there: an alpha where it is one.
+        near: about where it ceases to be one, or `there`, if that is not known.
+        asked: range, accuracy.
+    """
+    line, known = new_line(), dict[float, float]()
+
+    def excess(x: float) -> float:
+        nonlocal line
+        if x not in known:
+            alpha = float(np.exp(x))
+            try:
+                line.move(alpha)
+            except ConvergenceError:  # near the branch's end it is easily lost on the way
+                line = new_line()
+                line.move(alpha)
+            known[x] = float(line.growth(lacking).mean()) - 1
+        return known[x]
+
+    low, high = np.log(asked.limits).tolist()
+    inside, step = float(np.log(near)), _STRIDE * direction
+    while (value := excess(inside)) > 0:  # with these nodes it is none yet
+        back = min(max(inside - step, low), high)
+        if back == inside or (np.log(there) - inside) * direction > _STRIDE:
+            raise NoRootError(float(np.exp(inside)), 1, False)
+        inside = back
+    outside = inside
+    while value <= 0:
+        inside, outside = outside, min(max(outside + step, low), high)
+        if outside == inside:
+            raise OutOfRangeError(float(np.exp(inside)), -1, False)
+        try:
+            value = excess(outside)
+            step *= 1.5
+        except (NoSuchPointError, NotFoundError):
+            if abs(step) < _SHORTEST:
+                raise OutOfRangeError(float(np.exp(inside)), -1, False) from None
+            step, outside = step / 2, inside
+    root = float(brentq(excess, inside, outside, xtol=asked.accuracy / 20 / np.exp(inside), rtol=1e-12))
+    farther = root - _CHORD * direction  # where it is a minimum, so that it is there
+    slope = abs(excess(farther) - excess(root)) / _CHORD
+    line.move(float(np.exp(root)))
+    alpha = float(np.exp(root))
+    return alpha, alpha * float(standard_error(line.growth(lacking))) / slope
 
 
 _Turn = tuple[list[Evaluation], tuple[Place[Evaluation], float], Iterator[Place[Evaluation]]]
@@ -730,7 +806,7 @@ def _minimum_near(line: Line, lacking: str, alpha: float, limits: Range) -> floa
             line.move(root.alpha)
         except ConvergenceError:
             continue
-        growth, _ = line.growth(lacking)
+        growth = line.growth(lacking)
         if growth.mean() + _CLEAR * standard_error(growth) < 1:
             return root.alpha
     if not there:

@@ -165,8 +165,8 @@ class Line:
         slope = self.equations.test_loss_slope(self.at.x)
         return self.equations.test_loss(self.at.x) + slope @ self._shifts, float(slope @ self.drift) / self.at.alpha
 
-    def growth(self, overlap: str) -> tuple[Float[Array, " R"], float]:
-        """The map's derivative along an overlap that the branch lacks, and how it changes with alpha; t = 1."""
+    def growth(self, overlap: str) -> Float[Array, " R"]:
+        """The map's derivative along an overlap that the branch lacks, by each randomisation; t = 1."""
         x, parameter = self.at.x, self.at.parameter
         here = self._growth_at(self.at, overlap)
         slope = np.array(
@@ -175,7 +175,7 @@ class Line:
                 for step in np.diag(0.01 * self.equations.scale(x))
             ]
         )
-        return here + slope @ self._shifts, float(here.mean() + slope @ self.drift) / self.at.alpha
+        return np.asarray(here + slope @ self._shifts)
 
     def _growth_at(self, at: Evaluation, overlap: str) -> Float[Array, " R"]:
         """In the last column: alpha V/sigma^2 times dm^/dm, or alpha V sigma^2 times dtheta^/dtheta.
