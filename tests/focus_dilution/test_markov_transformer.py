@@ -293,7 +293,7 @@ def test_what_is_no_irreducible_chain_is_refused(transition: Any, message: str) 
         ([1.1, -0.1], 0, r"stationary must have positive entries; got stationary\[1\] = -0.1"),
         ([1.0, 0.0], 0, "stationary must have positive entries"),
         ([1.0], 0, "stationary must have d >= 2"),
-        ([0.5, 0.22, 0.16, 0.1, 0.04, -0.02], 0.3, r"stationary must have positive entries; got stationary\[5\] = -0.02"),
+        ([0.5, 0.22, 0.16, 0.1, 0.04, -0.02], 0.3, r"must have positive entries; got stationary\[5\] = -0.02"),
         ([0.5, 0.2, 0.15, 0.1, 0.05, 0], 0.3, r"stationary must have positive entries; got stationary\[5\] = 0"),
     ],
 )
