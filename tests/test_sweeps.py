@@ -174,9 +174,13 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="the signals are thos
 
 
 def start(points: Points, grid: dict[str, Any], store: Path, n_jobs: int, **options: Any) -> subprocess.Popen[str]:
-    """A process that sweeps `point` over a grid; its process group is its own, as that of a terminal's command."""
+    """A process that sweeps `point` over a grid; its process group is its own, as that of a terminal's command.
+
+    It takes Ctrl-C, even where the tests themselves run in the background of a shell, which has it ignored there.
+    """
     call = f"sweep(points_of_test.point, {grid}, store={str(store)!r}, n_jobs={n_jobs})"
-    code = f"import points_of_test; from attention_phases.sweeps import sweep; {call}"
+    takes_ctrl_c = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{takes_ctrl_c}; import points_of_test; from attention_phases.sweeps import sweep; {call}"
     return subprocess.Popen([sys.executable, "-c", code], start_new_session=True, text=True, **options)
 
 

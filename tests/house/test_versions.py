@@ -24,6 +24,7 @@ LOCKED_REQUIREMENTS = PROJECT["dependencies"] + [line for extra in lock.EXTRAS f
 CONDA_NAMES = {"torch": "pytorch-cpu", "matplotlib": "matplotlib-base", "seaborn": "seaborn-base"}
 DATED = {"dask", "packaging"}  # their major version is the year
 BINDER_ONLY = {"jupyterlab", "pip", "python"}
+NOT_ON_CONDA = {"sphinx-mathjax-offline"}  # pip installs it there
 
 
 @pytest.mark.parametrize("line", LOCKED_REQUIREMENTS)
@@ -52,17 +53,25 @@ def test_the_base_install_renders_no_pages() -> None:
     assert not [name for name in needed if name.startswith(("sphinx", "jupyter-book", "myst"))]
 
 
-def conda() -> dict[str, SpecifierSet]:
-    """The packages of environment.yml that conda installs, with their ranges."""
+def environment_file() -> tuple[list[str], list[str]]:
+    """What conda installs by environment.yml, and what pip does."""
     lines = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
-    found = [re.fullmatch(r"([\w-]+)(.*)", line) for line in lines if isinstance(line, str)]
-    return {match[1]: SpecifierSet(match[2]) for match in found if match}
+    by_conda = [line for line in lines if isinstance(line, str)]
+    (by_pip,) = [line["pip"] for line in lines if isinstance(line, dict)]
+    return by_conda, by_pip
+
+
+def given_ranges() -> dict[str, SpecifierSet]:
+    """The packages of environment.yml with their ranges, but for this repository's own."""
+    by_conda, by_pip = environment_file()
+    found = [re.fullmatch(r"([\w-]+)(.*)", line) for line in by_conda + by_pip]
+    return {match[1]: SpecifierSet(match[2]) for match in found if match and not match[0].startswith("-e")}
 
 
 def test_conda_and_binder_have_the_ranges_of_the_library_and_the_book() -> None:
     wanted = [Requirement(line) for line in PROJECT["dependencies"] + EXTRAS["book"]]
     expected = {CONDA_NAMES.get(requirement.name, requirement.name): requirement.specifier for requirement in wanted}
-    given = conda()
+    given = given_ranges()
     assert {name: given[name] for name in given.keys() - BINDER_ONLY} == expected
     assert given["python"].contains("3.11")
     assert not given["python"].contains("3.10")
@@ -70,8 +79,10 @@ def test_conda_and_binder_have_the_ranges_of_the_library_and_the_book() -> None:
 
 
 def test_conda_takes_the_package_itself_from_this_repository() -> None:
-    lines = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
-    assert [line["pip"] for line in lines if isinstance(line, dict)] == [["-e .[homework]"]]
+    _, by_pip = environment_file()
+    *others, itself = by_pip
+    assert itself == "-e .[homework]"
+    assert {Requirement(line).name for line in others} == NOT_ON_CONDA
 
 
 def test_the_readme_gives_the_cpu_build_of_the_locked_torch_as_make_does() -> None:

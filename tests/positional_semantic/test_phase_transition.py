@@ -54,7 +54,8 @@ def crossover(omega: float) -> Threshold:
 
 @cache
 def end(omega: float, branch: Any, which: Any, start: float) -> Threshold:
-    return spinodal_alpha(Task(omega), branch, end=which, start=start)
+    """To the accuracy of the stored table `branch-ends`: where an overlap vanishes slowly, 0.002 takes minutes."""
+    return spinodal_alpha(Task(omega), branch, end=which, start=start, accuracy=0.005)
 
 
 # --- alpha_c ------------------------------------------------------------------------------------------------
