@@ -21,9 +21,11 @@ LEFT_OUT = {"404.html", "robots.txt", "sitemap.xml", "reports"}  # for servers a
 # What the search asks for a page (by fetch) is answered from the texts.
 SCRIPT = """\
 "use strict";
-const texts = %s;
-const root = new URL(document.documentElement.dataset.content_root, location.href).href;
-window.fetch = async (address) => new Response(texts[new URL(address, location.href).href.slice(root.length)]);
+{
+  const texts = %s;
+  const top = new URL(document.documentElement.dataset.content_root, location.href).href;
+  window.fetch = async (address) => new Response(texts[new URL(address, location.href).href.slice(top.length)]);
+}
 """
 TEXT = re.compile(r"<article\b.*</article>", re.DOTALL)
 NO_TEXT = re.compile(r"<template>.*?</template>|<svg\b.*?</svg>|<(?:img|input|button)\b[^>]*>|<!--.*?-->", re.DOTALL)

@@ -57,12 +57,12 @@ MATHJAX = {
     }
 }
 
-# Wait until formulas, pictures and fonts are there.
+# Wait until formulas and fonts are there. Pictures are, once the page is loaded; those that are not are returned.
 READY = """
     async () => {
         await MathJax.startup.promise;
-        await Promise.all([...document.images].map(image => image.decode()));
         await document.fonts.ready;
+        return [...document.images].filter(image => !image.naturalWidth).map(image => image.src);
     }
 """
 # A formula or a table that is wider than the paper shrinks until it fits. What still does not is returned, and so is
@@ -275,10 +275,10 @@ def print_page(program: str, page: Path) -> pikepdf.Pdf:
         tab.set_default_timeout(300_000)  # milliseconds; formulas of the whole book are set at once
         tab.emulate_media(media="print")
         tab.goto(page.as_uri())
-        tab.evaluate(READY)
-        wide = tab.evaluate(FIT, HEIGHT)
-        if wide:
-            raise ValueError(f"a page must fit the paper; too large are {'; '.join(wide)}")
+        if missing := tab.evaluate(READY):
+            raise ValueError(f"pictures must be there; missing are {', '.join(missing)}")
+        if large := tab.evaluate(FIT, HEIGHT):
+            raise ValueError(f"a page must fit the paper; too large are {'; '.join(large)}")
         numbers = page_numbers(pikepdf.open(BytesIO(tab.pdf(**PAPER))))
         tab.evaluate(NUMBER, numbers)
         printed = pikepdf.open(BytesIO(tab.pdf(**PAPER, tagged=True, outline=True)))
