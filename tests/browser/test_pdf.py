@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import address
 import browser
 import numpy as np
 import pdf
@@ -46,7 +47,7 @@ def printed() -> Iterator[Printed]:
     if not pdf.PDF.exists() or pdf.PDF.stat().st_mtime < max(path.stat().st_mtime for path in inputs):
         pdf.main()
     pages = {page: BeautifulSoup(path.read_bytes(), "html.parser") for page, path in paths.items()}
-    with pikepdf.open(pdf.PDF) as opened, pypdfium2.PdfDocument(pdf.PDF) as drawn:
+    with pikepdf.open(pdf.PDF) as opened, pypdfium2.PdfDocument(pdf.PDF) as drawn:  # type: ignore[no-untyped-call]
         texts = [re.sub(r"\s+", " ", page.get_textpage().get_text_bounded()) for page in drawn]
         yield Printed(opened, drawn, texts, pages)
 
@@ -97,7 +98,7 @@ def test_every_figure_is_there_with_its_number_and_its_alternative_text(printed:
 
 def test_an_interactive_figure_says_where_its_sliders_are(printed: Printed) -> None:
     whole = re.sub(r"\W", "", " ".join(printed.texts))  # addresses break at hyphens
-    base = pdf.address.read(pdf.ROOT)[0].pages.removeprefix("https://")
+    base = address.read(pdf.ROOT)[0].pages.removeprefix("https://")
     names = [
         (name, figure) for name, page in printed.pages.items() for figure in page.select("figure:has(.ap-explore)")
     ]
@@ -142,21 +143,19 @@ def streams(pdf: pikepdf.Pdf) -> Iterator[pikepdf.Object]:
 def test_each_glyph_is_there_from_a_font_that_is_embedded_and_the_same_on_every_machine(printed: Printed) -> None:
     names = set()
     for stream in streams(printed.pdf):
-        fonts = stream.get("/Resources", {}).get("/Font", {})
+        fonts = dict(stream.get("/Resources", pikepdf.Dictionary()).get("/Font", pikepdf.Dictionary()).items())
         for font in fonts.values():
             if font.Subtype == "/Type3":  # MathJax's, as drawings
                 assert font.CharProcs
             else:
                 names.add(str(font.BaseFont).partition("+")[2])
                 assert "/FontFile2" in font.DescendantFonts[0].FontDescriptor
-        if not fonts:
-            continue
         glyphs = b""
-        for operands, operator in pikepdf.parse_content_stream(stream, "Tf Tj TJ"):
-            if str(operator) == "Tf":
-                wide = fonts[str(operands[0])].Subtype == "/Type0"
+        for step in pikepdf.parse_content_stream(stream, "Tf Tj TJ") if fonts else []:
+            if str(step.operator) == "Tf":
+                wide = fonts[str(step.operands[0])].Subtype == "/Type0"
             elif wide:
-                parts = operands if str(operator) == "Tj" else operands[0]
+                parts = step.operands if str(step.operator) == "Tj" else step.operands[0]
                 glyphs += b"".join(bytes(part) for part in parts if isinstance(part, pikepdf.String))
         assert np.all(np.frombuffer(glyphs, dtype=np.uint16)), "a glyph is missing: number 0 stands for it"
     assert {name.partition("-")[0] for name in names} == {"STIXGeneral", "DejaVuSans", "DejaVuSansMono"}
