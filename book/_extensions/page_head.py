@@ -41,10 +41,7 @@ def add_metadata(
     """Add the description and the card to a page's head."""
     if doctree is None:
         return
-    base, title = (
-        app.config.html_baseurl,
-        re.sub(r"<span class=.section-number.>.*?</span>|<[^>]*>", "", context["title"]),
-    )
+    base, title = app.config.html_baseurl, re.sub(r"<[^>]*>|^\d+\. ", "", context["title"])
     values = {
         "og:type": "article",
         "og:site_name": app.config.html_title,
