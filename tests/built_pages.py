@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -24,6 +25,12 @@ def base() -> str:
     return address
 
 
+def online() -> str:
+    """The address of the published book as a browser writes it: with its host in lower case."""
+    parts = urlsplit(base())
+    return parts._replace(netloc=parts.netloc.lower()).geturl()
+
+
 CHAPTERS = [page for page in real_pages() if re.match("book/(positional-semantic|focus-dilution)/", page)]
 
 every_page = pytest.mark.parametrize(
@@ -33,7 +40,5 @@ every_page = pytest.mark.parametrize(
 )
 real_page = pytest.mark.parametrize(("site", "page"), [("real", page) for page in real_pages()], indirect=["site"])
 every_chapter = pytest.mark.parametrize(("site", "page"), [("real", page) for page in CHAPTERS], indirect=["site"])
-one_chapter = pytest.mark.parametrize(
-    ("site", "page"), [("real", "book/focus-dilution/dilution")], indirect=["site"]
-)
+one_chapter = pytest.mark.parametrize(("site", "page"), [("real", "book/focus-dilution/dilution")], indirect=["site"])
 small_page = pytest.mark.parametrize(("site", "page"), [("small", "first")], indirect=["site"])

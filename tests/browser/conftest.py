@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from built_pages import base
+from built_pages import online
 from filelock import FileLock
 from playwright.sync_api import sync_playwright
 
@@ -80,8 +80,8 @@ def answer(site: Path) -> Callable[[Route], None]:
         address = route.request.url
         if address.startswith("file:"):
             route.continue_()
-        elif address.startswith(base()):
-            path = site / unquote(urlsplit(address.removeprefix(base())).path)
+        elif address.startswith(online()):
+            path = site / unquote(urlsplit(address.removeprefix(online())).path)
             path = path / "index.html" if path.is_dir() else path
             missing = not path.is_file()
             route.fulfill(status=404 if missing else 200, path=site / "404.html" if missing else path)
@@ -115,7 +115,7 @@ def open_page(browser: Browser, site: Path, answer: Callable[[Route], None]) -> 
         tab.on("console", note)
         if options.get("java_script_enabled", True):  # without it, scripts fail to load, as they should
             tab.on("requestfailed", lambda request: faults.append(request.url))
-        tab.goto(f"{base()}{page}.html" if served else (site / f"{page}.html").as_uri())
+        tab.goto(f"{online()}{page}.html" if served else (site / f"{page}.html").as_uri())
         return tab
 
     yield opened

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 from bs4 import BeautifulSoup
-from built_pages import base, every_chapter, one_chapter, real_page
+from built_pages import every_chapter, online, real_page
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from playwright.sync_api import Browser, Page, Route
 
@@ -53,8 +53,8 @@ def test_a_chapter_with_all_that_it_loads_and_all_its_frames_is_light(
     tab.wait_for_load_state("networkidle")
     html = BeautifulSoup((site / f"{page}.html").read_text(encoding="utf-8"), "html.parser")
     requested |= {urljoin(tab.url, str(image["src"])) for image in html.find_all("img")}  # those in templates too
-    own = {urlsplit(address)._replace(fragment="").geturl() for address in requested if address.startswith(base())}
-    files = [site / unquote(urlsplit(address.removeprefix(base())).path) for address in own]
+    own = {urlsplit(address)._replace(fragment="").geturl() for address in requested if address.startswith(online())}
+    files = [site / unquote(urlsplit(address.removeprefix(online())).path) for address in own]
     sizes = {file: size(file) for file in files if file.is_file()}
     total, program = sum(sizes.values()), sum(size for file, size in sizes.items() if "mathjax" in file.parts)
     print(f"{page}: {total / 1e6:.2f} MB, of which MathJax {program / 1e6:.2f} MB; {len(sizes)} files")
@@ -70,7 +70,7 @@ def test_the_text_is_there_before_the_pictures_arrive(
     tab = browser.new_page()
     tab.route("**/*", answer)
     tab.route("**/_images/**", waiting.append)
-    tab.goto(f"{base()}{page}.html", wait_until="commit")
+    tab.goto(f"{online()}{page}.html", wait_until="commit")
     expect(tab.locator("article h1")).to_be_in_viewport()
     expect(tab.locator("article p").first).to_be_visible()
     tab.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
@@ -88,8 +88,11 @@ def test_the_text_is_there_before_the_pictures_arrive(
 @front
 @pytest.mark.parametrize(
     ("word", "found"),
-    [("metastability", "book/positional-semantic/phase-transition"), ("conserves", "book/focus-dilution/markov-transformer")],
-)  # fmt: skip
+    [
+        ("metastability", "book/positional-semantic/phase-transition"),
+        ("conserves", "book/focus-dilution/markov-transformer"),
+    ],
+)
 def test_the_search_finds_a_word_of_a_page(open_page: OpenPage, page: str, word: str, found: str) -> None:
     tab = open_page(page, served=True)
     tab.keyboard.press("Control+k")
@@ -97,7 +100,7 @@ def test_the_search_finds_a_word_of_a_page(open_page: OpenPage, page: str, word:
     tab.keyboard.press("Enter")
     result = tab.locator(f'#search-results a[href*="{found.removeprefix("book/")}.html"]').first
     result.click()
-    assert tab.url.startswith(f"{base()}{found}.html")
+    assert tab.url.startswith(f"{online()}{found}.html")
     assert word in tab.locator("article").inner_text()
 
 
@@ -111,8 +114,8 @@ def test_a_chosen_theme_stays_on_the_next_page(open_page: OpenPage, page: str) -
             break
         switch.press("Enter")
     assert tab.evaluate(theme) == "dark"
-    tab.get_by_role("link", name="next page").click()
-    expect(tab).not_to_have_url(f"{base()}{page}.html")
+    tab.locator("a.right-next").click()
+    expect(tab).not_to_have_url(f"{online()}{page}.html")
     assert tab.evaluate(theme) == "dark"
 
 
@@ -123,13 +126,13 @@ def test_from_a_missing_page_of_any_depth_the_book_is_one_link_away(
 ) -> None:
     tab = browser.new_page()
     tab.route("**/*", answer)
-    response = tab.goto(base() + missing)
+    response = tab.goto(online() + missing)
     assert response is not None
     assert response.status == 404
     tab.get_by_role("link", name="Search").click()
-    expect(tab).to_have_url(f"{base()}search.html")
+    expect(tab).to_have_url(f"{online()}search.html")
     tab.go_back()
     tab.get_by_role("link", name="The first page").click()
-    expect(tab).to_have_url(f"{base()}{page}.html")
+    expect(tab).to_have_url(f"{online()}{page}.html")
     expect(tab.locator("article h1")).to_be_visible()
     tab.close()
