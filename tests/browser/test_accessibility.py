@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 # A colour that is on its way from one theme to the other is none that a reader reads.
 STILL = "*, ::before, ::after { animation: none !important; transition: none !important; }"
 
-# A colour check takes milliseconds for each piece of text. One token of each kind stays in colour on a page, and three
-# rows of each table of numbers: the others are like them.
+# A colour check takes milliseconds for each piece of text, the more the longer the page is. Of what a page repeats, some
+# stays: of each kind, one token of code, ten entries of the library reference, and of each table of numbers three rows.
 THIN = """() => {
-  const kinds = new Set();
-  for (const token of document.querySelectorAll(".highlight span")) {
-    if (kinds.has(token.className)) token.replaceWith(...token.childNodes);
-    else kinds.add(token.className);
+  const seen = {};
+  const nth = (element) => (seen[element.className] = (seen[element.className] ?? 0) + 1);
+  for (const entry of document.querySelectorAll("dl.py")) if (nth(entry) > 10) entry.remove();
+  for (const token of document.querySelectorAll(":is(.highlight, .sig, code) span")) {
+    if (nth(token) > 1) token.replaceWith(...token.childNodes);
   }
-  for (const code of document.querySelectorAll(".highlight pre")) code.normalize();
   for (const row of document.querySelectorAll("table.dataframe tbody tr:nth-child(n + 4)")) row.remove();
+  document.body.normalize();
 }"""
 
 
