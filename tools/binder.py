@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 PLACE = ROOT / "_build" / "binder"
 PIP_NAMES = {"pytorch-cpu": "torch", "matplotlib-base": "matplotlib", "seaborn-base": "seaborn"}  # by conda-forge's
 READY = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
 MEMORY = 1.5 * 2**30  # bytes for JupyterLab and the kernel; Binder gives 2 GiB
 
 
@@ -77,11 +78,10 @@ def url_path(html: Path, page: str) -> str:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """The environment variables of programs that run in the environment of `folder`, as a new user without network."""
+    """The environment variables of a new user's programs in the environment of `folder`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     programs = str(environment.python_of(folder).parent)
-    return kept | nowhere | {"PATH": os.pathsep.join([programs, kept["PATH"]]), "HOME": str(folder / "home")}
+    return kept | {"PATH": os.pathsep.join([programs, kept["PATH"]]), "HOME": str(folder / "home")}
 
 
 def make_environment(folder: Path) -> None:
@@ -92,11 +92,9 @@ def make_environment(folder: Path) -> None:
     pip = [str(environment.python_of(folder)), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     if platform.system() == "Linux":
         environment.install_cpu_torch(pip)
-    hatchling = next(line for line in environment.LOCK.read_text("utf-8").splitlines() if line.startswith("hatchling"))
-    subprocess.run([*pip, *requirements(), hatchling], check=True)
+    subprocess.run([*pip, *requirements()], check=True)
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "home" / "book")], check=True)
-    build = {"PIP_NO_BUILD_ISOLATION": "0"}  # 0: without isolation, by the hatchling above
-    subprocess.run(["./postBuild"], cwd=folder / "home" / "book", env=variables(folder) | build, check=True)
+    subprocess.run(["./postBuild"], cwd=folder / "home" / "book", env=variables(folder), check=True)
 
 
 def size(folder: Path) -> int:
@@ -117,7 +115,11 @@ def jupyterlab(folder: Path) -> Iterator[Server]:
     command = [str(python), "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser", *options]
     with log.open("w") as out:
         process = subprocess.Popen(
-            command, cwd=folder / "home" / "book", env=variables(folder), stdout=out, stderr=subprocess.STDOUT
+            command,
+            cwd=folder / "home" / "book",
+            env=variables(folder) | NO_NETWORK,
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
         try:
             server = Server(f"http://127.0.0.1:{port}", token, psutil.Process(process.pid))
@@ -199,6 +201,7 @@ def unlike_a_notebook(tab: Page) -> list[str]:
     seen = {
         "no notebook is shown": not tab.locator(".jp-NotebookPanel:visible .jp-Cell").count(),
         "the chapter is shown as text": tab.locator(".jp-FileEditor:visible").count(),
+        "raw markup is shown": tab.locator(".jp-MarkdownCell:visible", has_text=":::").count(),
         "a dialog is open": tab.locator(".jp-Dialog:visible").count(),
         "a notice is shown": tab.locator(".Toastify__toast:visible").count(),
     }
