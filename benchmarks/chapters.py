@@ -9,9 +9,9 @@ With `--save`, the table goes into the book, where readers see what a chapter ne
 
 from __future__ import annotations
 
+import argparse
 import csv
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -107,18 +107,37 @@ def title(page: Path) -> str:
     return next(line for line in lines if line.startswith("# ")).removeprefix("# ")
 
 
+def saved() -> dict[str, list[str]]:
+    """The rows of the table in the book, by page: a link, the processors' seconds, GiB of memory."""
+    if not COSTS.exists():
+        return {}
+    with COSTS.open(encoding="utf-8", newline="") as file:
+        return {row[0].rpartition("](")[2].removesuffix(".md)"): row for row in csv.reader(file)}
+
+
+def save(rows: dict[str, list[str]]) -> None:
+    """Write the table in the order of the book's contents; a page that is not among the rows keeps the one it has."""
+    known = saved() | rows
+    names = [notebook.relative_to(ROOT / "book").with_suffix("").as_posix() for notebook in notebooks()]
+    with COSTS.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(known[name] for name in names if name in known)
+
+
 def main() -> None:
-    """Print the table, and save it in the book where that is wanted."""
+    """Print the table, of all pages with code or of those named (book/quickstart ...); save it where that is wanted."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("pages", nargs="*")
+    parser.add_argument("--save", action="store_true")
+    arguments = parser.parse_args()
     print(f"{'page':50} {'seconds':>8} {'of processors':>14} {'GiB':>6}")
-    rows = []
-    for notebook in notebooks():
+    rows = {}
+    for notebook in [ROOT / f"{page}.md" for page in arguments.pages] or notebooks():
         cost = measure(notebook)
-        page, memory = notebook.relative_to(ROOT / "book").as_posix(), cost.peak_memory / 2**30
+        page, memory = notebook.relative_to(ROOT / "book").with_suffix("").as_posix(), cost.peak_memory / 2**30
         print(f"{page:50} {cost.seconds:8.1f} {cost.processor_seconds:14.1f} {memory:6.2f}", flush=True)
-        rows.append([f"[{title(notebook)}]({page})", f"{cost.processor_seconds:.0f}", f"{memory:.2f}"])
-    if sys.argv[1:] == ["--save"]:
-        with COSTS.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+        rows[page] = [f"[{title(notebook)}]({page}.md)", f"{cost.processor_seconds:.0f}", f"{memory:.2f}"]
+    if arguments.save:
+        save(rows)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ HTML = """
 <div class="proof theorem admonition" id="th-one"><p class="admonition-title">
 <span class="caption-number">Theorem 1.1 </span> (Small)</p></div>
 <div class="proof lemma admonition" id="le-one"><p class="admonition-title">
-<span class="caption-number">Lemma 1.1 </span> (Along <span class="math notranslate nohighlight">\\(w_1\\)</span>)</p></div>
+<span class="caption-number">Lemma 1.1 </span> (Along <span class="math">\\(w_1\\)</span>)</p></div>
 <div class="exercise admonition" id="ex-one"><p class="admonition-title">Exercise 1.1 (Big)</p></div>
 <p id="no-title">Text.</p></article>
 """
