@@ -6,7 +6,7 @@ else
 BIN := .venv/bin
 endif
 
-.PHONY: help setup book pdf zip notebooks colab release links workflows test lint bench homework address clean
+.PHONY: help setup book pdf zip notebooks colab binder release links workflows test lint bench homework address clean
 
 help:     ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ notebooks: book ## write each page with code as a plain notebook, in _build/note
 
 colab: notebooks ## run the notebooks as Colab would, in an environment like its own (needs the network)
 	$(BIN)/python tools/colab.py
+
+binder: book    ## open and run the chapters as Binder would, in JupyterLab and a browser (needs the network)
+	$(BIN)/python tools/binder.py
 
 release: pdf zip notebooks ## gather a release in _build/release: TAG=v0.1.0
 	$(BIN)/python tools/release.py $(TAG)

@@ -95,7 +95,10 @@ def targets(pages: dict[str, BeautifulSoup]) -> dict[str, Target]:
 
 
 def _reads(element: Tag) -> str:
-    """What a reference to an element reads: its number, or its title; nothing where it has neither."""
+    """What a reference to an element reads: its number, or its title; nothing where it has neither.
+
+    A formula in it stands between dollars, as plain Markdown has it.
+    """
     for decoration in element.select(".headerlink, .section-number"):
         decoration.extract()
     classes = element.get_attribute_list("class")
@@ -116,7 +119,8 @@ def _reads(element: Tag) -> str:
         return _reads(labelled) if isinstance(labelled, Tag) else ""
     else:
         return ""
-    return re.sub(r"\s+", " ", number.get_text()).strip() if number else ""
+    text = re.sub(r"\s+", " ", number.get_text()).strip() if number else ""
+    return re.sub(r"\\\((.*?)\\\)", r"$\1$", text)
 
 
 class Book:

@@ -30,6 +30,8 @@ HTML = """
 <figure id="fig-one"><figcaption><span class="caption-number">Fig. 1.3 </span>A caption.</figcaption></figure>
 <div class="proof theorem admonition" id="th-one"><p class="admonition-title">
 <span class="caption-number">Theorem 1.1 </span> (Small)</p></div>
+<div class="proof lemma admonition" id="le-one"><p class="admonition-title">
+<span class="caption-number">Lemma 1.1 </span> (Along <span class="math">\\(w_1\\)</span>)</p></div>
 <div class="exercise admonition" id="ex-one"><p class="admonition-title">Exercise 1.1 (Big)</p></div>
 <p id="no-title">Text.</p></article>
 """
@@ -79,6 +81,8 @@ def page(book: notebooks.Book) -> notebooks.Page:
          f"---\n\n**Think [(1.1)]({AT}#equation-eq-one)**\n\nOf $x$.\n\n---\n\nOn."),
         ("```{warning}\nHot.\n```", "---\n\n**Warning**\n\nHot.\n\n---"),
         (":::{prf:theorem} Small\n:label: th-one\n\nIt is.\n:::", "---\n\n**Theorem 1.1 (Small)**\n\nIt is.\n\n---"),
+        (":::{prf:lemma} Along $w_1$\n:label: le-one\n\nIt is.\n:::",
+         "---\n\n**Lemma 1.1 (Along $w_1$)**\n\nIt is.\n\n---"),
         ("```{exercise} Big\n:label: ex-one\nDo.\n```", "---\n\n**Exercise 1.1 (Big)**\n\nDo.\n\n---"),
         ("::::{dropdown} Proof\n:::{note}\nIn.\n:::\n::::",
          "<details>\n<summary><b>Proof</b></summary>\n\n---\n\n**Note**\n\nIn.\n\n---\n\n</details>"),

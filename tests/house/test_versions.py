@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import binder
 import environment
 import lock
 import pytest
@@ -20,11 +21,8 @@ PROJECT = lock.project()
 EXTRAS = PROJECT["optional-dependencies"]
 LOCKED_REQUIREMENTS = PROJECT["dependencies"] + [line for extra in lock.EXTRAS for line in EXTRAS[extra]]
 
-# What conda-forge calls them: the CPU build of torch; the plain parts of two that bring a desktop toolkit along.
-CONDA_NAMES = {"torch": "pytorch-cpu", "matplotlib": "matplotlib-base", "seaborn": "seaborn-base"}
 DATED = {"dask", "packaging"}  # their major version is the year
-BINDER_ONLY = {"jupyterlab", "pip", "python"}
-NOT_ON_CONDA = {"sphinx-mathjax-offline"}  # pip installs it there
+BINDER_ONLY = {"jupyterlab", "jupyterlab-myst"}
 
 
 @pytest.mark.parametrize("line", LOCKED_REQUIREMENTS)
@@ -53,36 +51,29 @@ def test_the_base_install_renders_no_pages() -> None:
     assert not [name for name in needed if name.startswith(("sphinx", "jupyter-book", "myst"))]
 
 
-def environment_file() -> tuple[list[str], list[str]]:
-    """What conda installs by environment.yml, and what pip does."""
+def test_binder_has_the_ranges_of_the_library_and_of_what_opens_and_runs_a_notebook() -> None:
+    notebook = [line for line in EXTRAS["book"] if line.startswith(("jupytext", "ipykernel"))]
+    wanted = {Requirement(line) for line in PROJECT["dependencies"] + notebook}
+    given = {Requirement(line) for line in binder.requirements()}
+    assert {requirement for requirement in given if requirement.name not in BINDER_ONLY} == wanted
+    assert {requirement.name for requirement in given - wanted} == BINDER_ONLY
+
+
+@pytest.mark.parametrize("line", binder.requirements())
+def test_each_range_of_binder_has_the_locked_version(line: str) -> None:
+    requirement = Requirement(line)
+    if requirement.name in BINDER_ONLY:
+        assert sorted(part.operator for part in requirement.specifier) == ["<", ">="]
+    else:
+        assert requirement.specifier.contains(lock.read_lock()[canonicalize_name(requirement.name)])
+
+
+def test_binder_has_a_python_that_the_project_supports_in_the_form_that_binder_reads() -> None:
     lines = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"]
-    by_conda = [line for line in lines if isinstance(line, str)]
-    (by_pip,) = [line["pip"] for line in lines if isinstance(line, dict)]
-    return by_conda, by_pip
-
-
-def given_ranges() -> dict[str, SpecifierSet]:
-    """The packages of environment.yml with their ranges, but for this repository's own."""
-    by_conda, by_pip = environment_file()
-    found = [re.fullmatch(r"([\w-]+)(.*)", line) for line in by_conda + by_pip]
-    return {match[1]: SpecifierSet(match[2]) for match in found if match and not match[0].startswith("-e")}
-
-
-def test_conda_and_binder_have_the_ranges_of_the_library_and_the_book() -> None:
-    wanted = [Requirement(line) for line in PROJECT["dependencies"] + EXTRAS["book"]]
-    expected = {CONDA_NAMES.get(requirement.name, requirement.name): requirement.specifier for requirement in wanted}
-    given = given_ranges()
-    assert {name: given[name] for name in given.keys() - BINDER_ONLY} == expected
-    assert given["python"].contains("3.11")
-    assert not given["python"].contains("3.10")
-    assert SpecifierSet(PROJECT["requires-python"]) == SpecifierSet(">=3.11")
-
-
-def test_conda_takes_the_package_itself_from_this_repository() -> None:
-    _, by_pip = environment_file()
-    *others, itself = by_pip
-    assert itself == "-e .[homework]"
-    assert {Requirement(line).name for line in others} == NOT_ON_CONDA
+    (version,) = re.findall(r"^python=(3\.\d+)$", "\n".join(lines), re.MULTILINE)
+    assert SpecifierSet(PROJECT["requires-python"]).contains(version)
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert version in {entry["python"] for entry in workflow["jobs"]["without-make"]["strategy"]["matrix"]["include"]}
 
 
 def test_the_readme_gives_the_cpu_build_of_the_locked_torch_as_make_does() -> None:
