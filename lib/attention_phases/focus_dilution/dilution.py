@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import LSODA
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
-from attention_phases.focus_dilution.condensation import above_uniform, condensation_rate, condensing_direction
+from attention_phases.focus_dilution.condensation import above_uniform, condensation_rate, direction_of
 from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.markov_transformer import (
     MarkovChain,
@@ -148,7 +148,7 @@ def rank_one_flow(
     if t_max is not None:
         t_max = _checks.real("t_max", t_max, 0, open_low=True)
     if start is not None:
-        u = condensing_direction(start, chain)
+        u = direction_of("start", start, chain)
         has_size("start", start)
         begin = along(start, u)
     else:
@@ -179,7 +179,7 @@ def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> R
     rest = AT_REST * (abs(rate) * (counted > 2 * d) or condensation_rate(chain) or 1)
 
     def point(y: Array) -> RankOnePoint:
-        return RankOnePoint(chain, y[:d], y[d:-1], float(start.scores.scale(y[-1])))
+        return RankOnePoint.unchecked(chain, y[:d], y[d:-1], float(start.scores.scale(y[-1])))
 
     def rates(_: float, y: Array) -> Array:
         return np.concatenate(point(y).force)
@@ -242,9 +242,35 @@ def _losses(
 
 
 class RankOnePoint:
-    """Loss, forces and their derivative at a point (w0, w1, s) of the rank-one manifold."""
+    """Loss, forces and their derivative at a point (w0, w1, s) of the rank-one manifold.
 
-    def __init__(self, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float) -> None:
+    Args:
+        chain: the Markov chain.
+        w0: (d,), the embeddings along u.
+        w1: (d,), the projection to the logits along u.
+        score_scale: s in ``z = s w0 w0^T``.
+
+    Raises:
+        ValueError: names the argument, what it must be and what it got.
+    """
+
+    def __init__(self, chain: MarkovChain, w0: ArrayLike, w1: ArrayLike, score_scale: float) -> None:
+        _checks.instance("chain", chain, MarkovChain)
+        embedding, projection = (
+            _checks.array(name, values, (chain.n_tokens,)) for name, values in (("w0", w0), ("w1", w1))
+        )
+        self._set(chain, embedding, projection, _checks.real("score_scale", score_scale))
+
+    @classmethod
+    def unchecked(
+        cls, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float
+    ) -> "RankOnePoint":
+        """The same without checks, which would take a solver a third of its time."""
+        point = cls.__new__(cls)
+        point._set(chain, w0, w1, score_scale)
+        return point
+
+    def _set(self, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float) -> None:
         self.chain, self.w0, self.w1, self.score_scale = chain, w0, w1, score_scale
         self.attention = a = softmax(w0[:, None] * (score_scale * w0) + chain.log_stationary)[1]
         self.x = a @ w0

@@ -23,6 +23,7 @@ from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, fitting
 from attention_phases.focus_dilution.stages import predicted_path
 from attention_phases.focus_dilution.symmetry_breaking import resting_point
+from attention_phases.focus_dilution.weight_space import unit_vector
 
 Array = NDArray[np.float64]
 
@@ -134,7 +135,7 @@ def grown_scores(
         ValueError: names the argument, what it must be and what it got.
     """
     _checks.instance("parameters", parameters, Parameters)
-    direction = _checks.array("u", u, (parameters.width,))
+    direction = unit_vector("u", u, parameters.width)
     factor = np.exp(_checks.array("growth", growth, (None,)))[:, None]
     q, k = parameters.WQ.T @ direction, parameters.WK.T @ direction
     grown, shrunk = factor * (q + k), (q - k) / factor

@@ -143,9 +143,13 @@ class MarkovChain:
             ValueError: names the argument, what it must be and what it got; also where the class has a single token, or
                 more than 10000.
         """
-        ids = np.asanyarray(token_ids)  # a file that is mapped into memory stays one
+        wanted = "token_ids must be whole numbers of shape (n,) or (n_sequences, n)"
+        try:
+            ids = np.asanyarray(token_ids)  # a file that is mapped into memory stays one
+        except Exception as error:  # rows of unequal length; or what the library that made the value raises
+            raise ValueError(f"{wanted}; got {_checks.shown(token_ids)}") from error
         if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
-            raise ValueError(f"token_ids must be whole numbers of shape (n,) or (n_sequences, n); got {_shape(ids)}")
+            raise ValueError(f"{wanted}; got {_shape(ids)}")
         largest = int(ids.max())
         d = largest + 1 if n_tokens is None else _checks.integer("n_tokens", n_tokens, 2)
         if int(ids.min()) < 0 or largest >= d:
