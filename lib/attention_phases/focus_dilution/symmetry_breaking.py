@@ -88,7 +88,7 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
     if found is None:
         raise ConvergenceError(
             f"the rank-one flow has no end: at t = {end.times[-1]:g} it still creeps; "
-            f"so it is where transitions of probability 0 drive weights to infinity",
+            f"so it is where transitions of probability 0, or nearly 0, drive weights to infinity",
             end,
             end.residual,
         )
