@@ -96,18 +96,14 @@ def test_cosine_of_arrays() -> None:
     a = np.array([[1.0, 2], [3, 4]])
     assert cosine(a, -2 * a) == pytest.approx(-1, rel=1e-15)
     assert cosine([1, 0], [1, 1]) == pytest.approx(0.5**0.5)
-    with pytest.raises(ValueError, match="one must not be zero"):
-        cosine([0, 0], [1, 1])
-    with pytest.raises(ValueError, match=r"other must be a real array of shape \(1\); got shape \(2,\)"):
+    assert cosine([1e300, 1e300], [1e-300, 0]) == pytest.approx(0.5**0.5)
+    for wrong in ([0, 0], [np.nan, 1], [1, np.inf], [], "up", [[1], [1, 2]]):
+        with pytest.raises(ValueError, match="one must be a real array"):
+            cosine(wrong, [1, 1])
+        with pytest.raises(ValueError, match="other must be a real array"):
+            cosine([1, 1], wrong)
+    with pytest.raises(ValueError, match=r"other must be of the shape of one, \(1,\); got shape \(2,\)"):
         cosine([1], [1, 1])
-    with pytest.raises(ValueError, match=r"one must be finite"):
-        cosine([np.nan, 1], [1, 1])
-    with pytest.raises(ValueError, match=r"other must be a real array of shape \(2\); got 'up'"):
-        cosine([1, 1], "up")
-    with pytest.raises(ValueError, match=r"one must be a real array; got \[\[1\], \[1, 2\]\]"):
-        cosine([[1], [1, 2]], [1, 1])
-    with pytest.raises(ValueError, match=r"one must have an entry; got shape \(0,\)"):
-        cosine([], [])
 
 
 def test_the_growth_rate_of_an_exponential_is_its_rate_and_its_spread_that_of_the_curve() -> None:

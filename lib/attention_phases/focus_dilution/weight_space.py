@@ -171,11 +171,9 @@ def cosine(one: ArrayLike, other: ArrayLike) -> float:
     Raises:
         ValueError: one of them is not an array of finite numbers or is zero, or their shapes differ.
     """
-    a = _checks.array("one", one, _shape("one", one))
-    b = _checks.array("other", other, a.shape)
-    for name, values in (("one", a), ("other", b)):
-        if not values.any():
-            raise ValueError(f"{name} must not be zero; got {_checks.shown(values)}")
+    a, b = _direction("one", one), _direction("other", other)
+    if a.shape != b.shape:
+        raise ValueError(f"other must be of the shape of one, {a.shape}; got shape {b.shape}")
     return float((a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b))
 
 
@@ -211,14 +209,16 @@ def unit_vector(name: str, value: ArrayLike, length: int) -> Float[Array, " n"]:
     return vector
 
 
-def _shape(name: str, value: ArrayLike) -> tuple[int, ...]:
+def _direction(name: str, value: ArrayLike) -> Float[Array, "*shape"]:
+    """`value` over its largest entry, or a ValueError."""
     try:
-        shape = np.shape(value)
+        raw = np.asarray(value)
     except Exception as error:  # rows of unequal length; or what the library that made the value raises
         raise ValueError(f"{name} must be a real array; got {_checks.shown(value)}") from error
-    if 0 in shape:
-        raise ValueError(f"{name} must have an entry; got shape {shape}")
-    return shape
+    if raw.dtype.kind not in "fiu" or not np.isfinite(raw).all() or not raw.any():
+        raise ValueError(f"{name} must be a real array of finite entries, not all zero; got {_checks.shown(value)}")
+    scaled: Array = raw / np.abs(raw).max()
+    return scaled
 
 
 def _parts(vector: Float[Array, " n"], d: int, m: int) -> Weights:
