@@ -35,6 +35,7 @@ from attention_phases.focus_dilution.markov_transformer import (
     MarkovChain,
     Parameters,
     has_size,
+    log_softmax,
     scale_of_start,
     softmax,
 )
@@ -80,7 +81,7 @@ class RankOneTrajectory:
     def attention(self) -> Float[Array, "T d d"]:
         """a at each time."""
         scores = self.score_scale[:, None, None] * self.w0[:, :, None] * self.w0[:, None, :]
-        return softmax(self.chain.log_stationary + scores)[1]
+        return softmax(self.chain.log_stationary + scores)
 
 
 class ScorePair(NamedTuple):
@@ -236,8 +237,8 @@ def _losses(
     losses = []
     for j in range(0, len(w0), together):
         x0, x1, s = w0[j : j + together, :, None], w1[j : j + together, None], score_scale[j : j + together]
-        a = softmax(s[:, None, None] * x0 * x0.transpose(0, 2, 1) + chain.log_stationary)[1]
-        losses.append(-(weight * softmax((a @ x0) * x1)[0]).sum(axis=(1, 2)))
+        a = softmax(s[:, None, None] * x0 * x0.transpose(0, 2, 1) + chain.log_stationary)
+        losses.append(-(weight * log_softmax((a @ x0) * x1)[0]).sum(axis=(1, 2)))
     return np.concatenate(losses)
 
 
@@ -272,9 +273,9 @@ class RankOnePoint:
 
     def _set(self, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float) -> None:
         self.chain, self.w0, self.w1, self.score_scale = chain, w0, w1, score_scale
-        self.attention = a = softmax(w0[:, None] * (score_scale * w0) + chain.log_stationary)[1]
+        self.attention = a = softmax(w0[:, None] * (score_scale * w0) + chain.log_stationary)
         self.x = a @ w0
-        self._log_probabilities, self.probabilities = softmax(self.x[:, None] * w1)
+        self.probabilities = softmax(self.x[:, None] * w1)
         self.residual = chain.transition - self.probabilities  # R
         self.residual *= chain.stationary[:, None]
         self.slope = self.residual @ w1  # r
@@ -285,7 +286,8 @@ class RankOnePoint:
     @property
     def loss(self) -> float:
         """L in nats."""
-        return float(-self.chain.stationary @ (self.chain.transition * self._log_probabilities).sum(axis=1))
+        log_probabilities = log_softmax(self.x[:, None] * self.w1)[0]
+        return float(-self.chain.stationary @ (self.chain.transition * log_probabilities).sum(axis=1))
 
     @property
     def output_force(self) -> Float[Array, "d d"]:

@@ -266,7 +266,7 @@ def predict_timeline(chain: MarkovChain, parameters: Parameters, queries: ArrayL
         states.append((point.w0, point.score_scale, point.loss))
         singular_values.append(values)
     w0, score_scale, loss = (np.array(values) for values in zip(*states, strict=True))
-    rows = (softmax((score_scale * w0[:, i])[:, None] * w0 + chain.log_stationary)[1] for i in chosen)
+    rows = (softmax((score_scale * w0[:, i])[:, None] * w0 + chain.log_stationary) for i in chosen)
     stages = _stages(np.array(times), loss, rows, np.array(singular_values), chain.stationary)
     return [replace(stage, standard_error=None) for stage in stages if stage.cycle == 1]
 
