@@ -161,13 +161,14 @@ class MarkovChain:
             raise ValueError(
                 f"token_ids must give a chain of 2 to {_MOST_STATES} tokens; its largest closed class has {len(kept)}"
             )
-        pairs = counts[kept][:, kept].toarray().astype(np.float64)
-        matrix = pairs + smoothing
-        matrix /= matrix.sum(axis=1, keepdims=True)
+        matrix = counts[kept][:, kept].astype(np.float64).toarray()  # in place from here on: it may be large
+        matrix += smoothing
+        occurrences = matrix.sum(axis=1)
+        matrix /= occurrences[:, None]
         if smoothing:
             return cls(matrix)
         chain = cls.__new__(cls)
-        chain._set(matrix, pairs.sum(axis=1) / pairs.sum(), kept)
+        chain._set(matrix, occurrences / occurrences.sum(), kept)
         return chain
 
     @property
