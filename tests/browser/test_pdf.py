@@ -47,7 +47,7 @@ def printed() -> Iterator[Printed]:
     if not pdf.PDF.exists() or pdf.PDF.stat().st_mtime < max(path.stat().st_mtime for path in inputs):
         pdf.main()
     pages = {page: BeautifulSoup(path.read_bytes(), "html.parser") for page, path in paths.items()}
-    with pikepdf.open(pdf.PDF) as opened, pypdfium2.PdfDocument(pdf.PDF) as drawn:  # type: ignore[no-untyped-call]
+    with pikepdf.open(pdf.PDF) as opened, pypdfium2.PdfDocument(pdf.PDF) as drawn:
         texts = [re.sub(r"\s+", " ", page.get_textpage().get_text_bounded()) for page in drawn]
         yield Printed(opened, drawn, texts, pages)
 
