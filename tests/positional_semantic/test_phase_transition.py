@@ -335,10 +335,8 @@ def test_beyond_its_end_a_branch_is_missing_and_before_it_is_there(
 def test_two_pieces_of_a_branch_that_end_close_to_each_other_are_told_apart() -> None:
     """With long steps a walk along the one leaps to the other with some nodes, and ends far away."""
     task = Task(omega=0.24)
-    first, second = (
-        spinodal_alpha(task, "positional", end=which, start=start, accuracy=0.02)
-        for which, start in [("upper", 0.5), ("lower", 100.0)]
-    )
+    first = spinodal_alpha(task, "positional", end="upper", start=0.5, accuracy=0.02)
+    second = spinodal_alpha(task, "positional", end="lower", start=100.0, accuracy=0.02)
     assert first.kind == second.kind == "fold"
     between = np.sqrt(first.value * second.value)
     assert first.value * 1.05 < between < second.value / 1.05
