@@ -517,7 +517,8 @@ def _spinodal(branch: Branch, direction: float, start: float, asked: _Asked) -> 
             found, log2_nodes, factor = None, max(log2_nodes, FINEST - 1), 2.0
             continue
         error = max(float(standard_error(alphas)), float(np.sqrt((errors**2).sum())) / SEARCHES)
-        found = Threshold(float(alphas.mean()), error, _kind_of_end(equations, turn[0], beyond, error))
+        kind = _kind_of_end(equations, turn[0], beyond, error * SEARCHES**0.5)
+        found = Threshold(float(alphas.mean()), error, kind)
         factor = error / asked.accuracy
     if found is None:
         raise ConvergenceError(
@@ -740,7 +741,7 @@ def _kind_of_end(
     """Whether a branch ends at a fold, or where its overlaps vanish.
 
     In the variable that vanishes the curve is even: it turns there as at a fold. A fold is what comes before, if alpha
-    has changed by more than three standard errors when the overlaps vanish.
+    has changed by more than three standard errors, those of one set of nodes, when the overlaps vanish.
     """
     if not equations.branch.exists(turn.at.x):
         return "vanishes"
