@@ -69,8 +69,8 @@ def test_the_text_is_there_before_the_pictures_arrive(
     waiting: list[Route] = []
     tab = browser.new_page()
     tab.route("**/*", answer)
-    tab.route("**/_images/**", waiting.append)
-    tab.goto(f"{online()}{page}.html", wait_until="commit")
+    tab.route("**/_images/**", lambda route: waiting.append(route))
+    tab.goto(f"{online()}{page}.html", wait_until="domcontentloaded")
     expect(tab.locator("article h1")).to_be_in_viewport()
     expect(tab.locator("article p").first).to_be_visible()
     tab.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
