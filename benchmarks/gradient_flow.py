@@ -1,4 +1,7 @@
-"""Time and accuracy of the gradient flow, beside gradient descent by PyTorch and SciPy's LSODA, in one run.
+"""Time and accuracy of the flows of Part II and of sampling a chain, beside textbook ways, in one run.
+
+Each measurement ends in a line that says what is wanted and what was got. Times are processor seconds of one thread,
+which other programs on the machine hardly change.
 
 The flow of pi = (.75, .19, .05, .01), persistence .8, is followed to t = 10^4 and compared, where the excess loss is at
 least 1e-6, with a run at a tolerance a thousand times tighter. Wanted is a relative error of the excess loss of 1e-4.
@@ -11,7 +14,8 @@ least 1e-6, with a run at a tolerance a thousand times tighter. Wanted is a rela
   error, or the tightest of them.
 
 Then a chain of 200 tokens with Zipf's distribution, persistence .3, width 64, to t = 2000, twice: at the tolerance 1e-4
-and at a tenth of it, the difference of which shows the error of the first.
+and at a tenth of it, the difference of which shows the error of the first. Then the rank-one flow to rest on a few
+chains, and tokens a second of `MarkovChain.sample` against a loop that draws each token by `Generator.choice`.
 """
 
 import time
@@ -20,7 +24,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from attention_phases._blas import one_thread
-from attention_phases.focus_dilution import MarkovChain, Parameters, Trajectory, excess_loss, gradient_flow
+from attention_phases.focus_dilution import (
+    MarkovChain,
+    Parameters,
+    Trajectory,
+    excess_loss,
+    gradient_flow,
+    nearly_symmetric_chain,
+    rank_one_flow,
+)
 from attention_phases.focus_dilution.markov_transformer import Expansion, Weights
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
@@ -29,6 +41,7 @@ Array = NDArray[np.float64]
 CHAIN = MarkovChain.lazy([0.75, 0.19, 0.05, 0.01], 0.8)
 START = Parameters.gaussian(4, 16, 1e-3, 0)
 T_MAX, WANTED, LOWEST = 1e4, 1e-4, 1e-6
+RATIO, LARGE_SECONDS, RANK_ONE_SECONDS = 30, 60, 0.1
 TIMES = np.concatenate([np.linspace(4, 100, 25), np.geomspace(110, T_MAX, 25)])
 EARLY = TIMES[TIMES <= 100]
 
@@ -44,6 +57,17 @@ def error(excess: Array, exact: Array) -> float:
     """Largest relative error where the exact excess loss is at least `LOWEST`."""
     seen = exact[: len(excess)] >= LOWEST
     return float(np.abs(excess[seen] / exact[: len(excess)][seen] - 1).max())
+
+
+def judged(what: str, wanted: str, got: str) -> None:
+    """Print what is wanted and what was got."""
+    print(f"  {what}: wanted {wanted}, got {got}", flush=True)
+
+
+def zipf(d: int) -> MarkovChain:
+    """A lazy chain of d tokens of frequencies 1/k, of persistence .3."""
+    pi = 1 / np.arange(1, d + 1)
+    return MarkovChain.lazy(pi / pi.sum(), 0.3)
 
 
 def descent(step: float) -> tuple[Array, float]:
@@ -106,6 +130,7 @@ def small_chain() -> None:
         )
         if off <= WANTED:
             break
+    of_lsoda = there_cpu / cpu
     slopes = []
     for step in (0.02, 0.01, 0.005):
         excess, per_step = descent(step)
@@ -120,11 +145,13 @@ def small_chain() -> None:
         f"{T_MAX / step:.2g} steps of {per_step:.2e} CPU s (error to t = 100)",
         flush=True,
     )
+    judged("error of ours", f"at most {WANTED:g}", f"{error(found.excess_loss, exact):.1e}")
+    judged("gradient descent at the same error, over ours", f"at least {RATIO}", f"{total / cpu:.0f}")
+    judged("LSODA at the same error, over ours", "more than 1", f"{of_lsoda:.1f}")
 
 
 def large_chain() -> None:
-    pi = 1 / np.arange(1, 201)
-    chain, times = MarkovChain.lazy(pi / pi.sum(), 0.3), np.geomspace(10, 2000, 20)
+    chain, times = zipf(200), np.geomspace(10, 2000, 20)
     runs = [
         clocked(lambda rtol=rtol: gradient_flow(chain, 64, 1e-3, times=times, rtol=rtol, queries=[0, 20, 199]))  # type: ignore[misc]
         for rtol in (WANTED, WANTED / 10)
@@ -136,6 +163,58 @@ def large_chain() -> None:
         f"drift {found.drift:.1e}, difference from rtol {WANTED / 10:g}: "
         f"{np.abs(found.excess_loss / tight.excess_loss - 1).max():.1e}"
     )
+    judged("CPU s", f"at most {LARGE_SECONDS} seconds on two cores", f"{cpu:.1f} on one")
+
+
+def rank_one() -> None:
+    chains = {
+        "running example": nearly_symmetric_chain(0.02),
+        "rare tokens alike": nearly_symmetric_chain(0),
+        "to rare tokens": nearly_symmetric_chain(0, -0.1),
+        "four tokens, .3": MarkovChain.lazy([0.75, 0.19, 0.05, 0.01], 0.3),
+        "four tokens, .8": CHAIN,
+        "Zipf, twelve tokens": zipf(12),
+    }
+    print("\nrank-one flow from the origin to rest")
+    for name, chain in chains.items():
+        cpus = []
+        for _ in range(5):
+            begin = time.process_time()
+            run = rank_one_flow(chain)
+            cpus.append(time.process_time() - begin)
+        cpu = float(np.median(cpus))
+        judged(f"{name}, {len(run.times) - 1} steps, CPU s", f"less than {RANK_ONE_SECONDS}", f"{cpu:.3f}")
+
+
+def sampling() -> None:
+    chain, shape = zipf(50), (64, 65)  # a minibatch
+    pi, P = chain.stationary, chain.transition
+
+    def by_choice(rng: np.random.Generator) -> None:
+        for _ in range(shape[0]):
+            token = rng.choice(50, p=pi)
+            for _ in range(shape[1] - 1):
+                token = rng.choice(50, p=P[token])
+
+    rng, seconds = np.random.default_rng(0), {}
+    ways: dict[str, Callable[[], object]] = {
+        "choice": lambda: by_choice(rng),
+        "ours": lambda: chain.sample(*shape, rng),
+        "many": lambda: chain.sample(64 * shape[0], shape[1], rng),
+    }
+    for name, way in ways.items():
+        times = []
+        for _ in range(5):
+            begin = time.process_time()
+            way()
+            times.append(time.process_time() - begin)
+        seconds[name] = float(np.median(times))
+    n = shape[0] * shape[1]
+    print(
+        f"\nsampling 50 tokens, 64 sequences of 65: {n / seconds['choice']:.2g} tokens a second by choice, "
+        f"{n / seconds['ours']:.2g} ours, {64 * n / seconds['many']:.2g} ours for 64 minibatches at once"
+    )
+    judged("ours over choice", "more than 1", f"{seconds['choice'] / seconds['ours']:.0f}")
 
 
 @one_thread
@@ -144,6 +223,8 @@ def main() -> None:
     torch.set_num_threads(1)
     small_chain()
     large_chain()
+    rank_one()
+    sampling()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pytest
 from attention_phases import downloads
 from attention_phases.downloads import PinnedFile, fetch
 from attention_phases.errors import DownloadError
+from filelock import FileLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,10 +54,10 @@ class Host:
         self._server.server_close()
 
 
-def sends(status: int, body: bytes, length: int | None = None, **headers: str) -> Any:
+def sends(status: int, body: bytes, length: int | None = None, headers: dict[str, str] | None = None) -> Any:
     def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
         handler.send_response(status)
-        for name, value in headers.items():
+        for name, value in (headers or {}).items():
             handler.send_header(name, value)
         if length != -1:
             handler.send_header("Content-Length", str(len(body) if length is None else length))
@@ -71,6 +72,26 @@ good = sends(200, CONTENT)
 
 def silent(_: http.server.BaseHTTPRequestHandler) -> None:
     """Close the connection without a word."""
+
+
+def endless(handler: http.server.BaseHTTPRequestHandler) -> None:
+    """A body that no disk can hold."""
+    sends(200, b"", -1)(handler)
+    while True:
+        handler.wfile.write(CONTENT)
+
+
+def drips(handler: http.server.BaseHTTPRequestHandler) -> None:
+    sends(200, b"", -1)(handler)
+    for byte in CONTENT:
+        handler.wfile.write(bytes([byte]))
+        threading.Event().wait(0.01)
+
+
+def stalls(handler: http.server.BaseHTTPRequestHandler) -> None:
+    sends(200, CONTENT[:1000], len(CONTENT))(handler)
+    handler.wfile.flush()
+    threading.Event().wait(0.5)
 
 
 def slow(handler: http.server.BaseHTTPRequestHandler) -> None:
@@ -108,7 +129,7 @@ def test_a_damaged_file_of_the_cache_is_replaced(damage: bytes, host: Host, tmp_
 
 
 def test_a_redirection_is_followed(host: Host) -> None:
-    host.answers = [sends(status, b"", Location=host.url) for status in (301, 302, 307)] + [good]
+    host.answers = [sends(status, b"", headers={"Location": host.url}) for status in (301, 302, 307)] + [good]
     assert fetch(host.file).read_bytes() == CONTENT
 
 
@@ -118,15 +139,20 @@ def test_a_redirection_is_followed(host: Host) -> None:
         (sends(404, b"gone"), "is not there: the host answers 404 Not Found", 1),
         (sends(410, b"gone"), "is not there: the host answers 410 Gone", 1),
         (sends(200, PAGE), "sent a web page in place of the file", 1),
+        (sends(200, b"<!-- Hello -->" + PAGE, headers={"Content-Type": "text/html"}), "sent a web page in place of", 1),
+        (sends(200, PAGE + CONTENT), "sent a web page in place of the file", 1),
         (sends(202, b"", -1), "is not to be had now: the host answers 202 Accepted", 3),
         (sends(204, b""), "is not to be had now: the host answers 204 No Content", 3),
         (sends(429, b"slow down"), "is not to be had now: the host answers 429 Too Many Requests", 3),
         (sends(503, PAGE), "is not to be had now: the host answers 503 Service Unavailable", 3),
         (sends(200, b""), "sent nothing", 3),
         (sends(200, CONTENT[:1000], -1), f"sent 1000 bytes of {len(CONTENT)}", 3),
-        (sends(200, CONTENT[:1000], len(CONTENT)), "broke off", 3),
+        (sends(200, CONTENT[:1000], len(CONTENT)), "broke off (", 3),
         (sends(200, CONTENT[:-1] + b"!"), "sent a file with a wrong checksum", 3),
-        (sends(200, CONTENT + b"more"), "sent a file with a wrong checksum", 3),
+        (sends(200, CONTENT + b"more"), f"sent more than the {len(CONTENT)} bytes of the file", 3),
+        (endless, f"sent more than the {len(CONTENT)} bytes of the file", 3),
+        (sends(200, CONTENT, headers={"Content-Encoding": "gzip"}), "broke off (", 3),
+        (sends(302, b""), "is not to be had now: the host answers 302 Found", 3),
         (silent, "could not be reached", 3),
     ],
 )
@@ -146,7 +172,7 @@ def test_what_comes_in_place_of_the_file_is_named(
 
 
 def test_a_circle_of_redirections_is_named(host: Host) -> None:
-    host.answers = [sends(302, b"", Location=host.url)]
+    host.answers = [sends(302, b"", headers={"Location": host.url})]
     with pytest.raises(DownloadError, match="redirects in a circle"):
         fetch(host.file)
 
@@ -168,6 +194,40 @@ def test_a_host_that_does_not_answer_is_named(host: Host, monkeypatch: pytest.Mo
     monkeypatch.setattr(downloads, "_TIMEOUT", 0.1)
     host.answers = [slow]
     with pytest.raises(DownloadError, match=r"did not answer within 0\.1 s"):
+        fetch(host.file)
+
+
+def test_a_host_that_falls_silent_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "_TIMEOUT", 0.1)
+    host.answers = [stalls]
+    with pytest.raises(DownloadError, match=r"broke off \(.*timed out"):
+        fetch(host.file)
+
+
+def test_a_host_that_sends_byte_after_byte_is_named(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take a minute and a half; a host that sends 100 bytes a second is not waited for, nor asked again."""
+    monkeypatch.setattr(downloads, "_TIMEOUT", 0.5)
+    host.answers = [drips]
+    with pytest.raises(DownloadError, match=rf"comes too slowly: \d+ of {len(CONTENT)} bytes so far"):
+        fetch(host.file)
+    assert host.n_requests == 1
+    assert kept(tmp_path) == []
+
+
+def test_a_cache_that_has_the_file_need_not_be_written_to(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that many users share."""
+    fetch(host.file)
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(FileLock, "acquire", refused)
+    assert fetch(host.file).read_bytes() == CONTENT
+    assert host.n_requests == 1
+    fetch(host.file).write_bytes(b"damaged")
+    with pytest.raises(DownloadError, match=r"cannot be stored in .*cache: .*Permission denied"):
         fetch(host.file)
 
 

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,9 +82,14 @@ def text_files(root: Path) -> dict[Path, str]:
 
 
 def replaced(text: str, old: Address, new: Address) -> str:
-    """The text with each mention of the old address made one of the new: in URLs, and where a clone is entered."""
+    """The text with each mention of the old address made one of the new: in URLs, and where a clone is entered.
+
+    A URL that is a part of another one's query is quoted there, as in links that bring the notebooks to a JupyterHub.
+    """
     text = re.sub(rf"{re.escape(old.pages)}(?![\w.-])", new.pages, text)
     text = re.sub(rf"(?<=/){re.escape(old.slug)}(?![\w-])", new.slug, text)
+    text = re.sub(rf"(?<=%2F){re.escape(quote(old.slug, ''))}(?![\w-])", quote(new.slug, ""), text)
+    text = re.sub(rf"(?<=lab%2Ftree%2F){re.escape(old.name)}(?=%2F)", new.name, text)
     return re.sub(rf"^cd {re.escape(old.name)}$", f"cd {new.name}", text, flags=re.MULTILINE)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROOT = notebooks.ROOT
 PLACE = ROOT / "_build" / "colab"
 REQUIREMENTS = Path(__file__).with_name("colab-requirements.txt")
-TOLERANCE = 5e-3  # of a printed number: versions of NumPy and SciPy round differently; no figure shows half a per cent
+TOLERANCE = 1e-3  # of a printed number: versions of NumPy and SciPy round differently
 ANEW = (
     "default_rng()",
     "perf_counter",

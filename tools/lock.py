@@ -1,4 +1,4 @@
-"""Write requirements.lock from what is installed: the versions that book, tests, lint and problem sets need.
+"""Write requirements.lock from what is installed: the versions that book, PDF, tests, lint and problem sets need.
 
 To move to newer versions: install them in the environment, run the tests, run this.
 """
@@ -17,7 +17,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-EXTRAS = ["book", "test", "lint", "homework"]
+EXTRAS = ["book", "pdf", "test", "lint", "homework"]
 HEADER = "# What `make` installs, for every system. Written by tools/lock.py.\n"
 
 SYSTEMS = [

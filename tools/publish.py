@@ -1,7 +1,7 @@
-"""Push what a folder holds as the one commit of a branch: publish.py FOLDER BRANCH [REMOTE].
+"""Push what a folder holds as the next commit of a branch: publish.py FOLDER BRANCH [REMOTE].
 
-The branch has no history: it can be made again from the main one. The files and the index of this checkout stay as
-they are.
+The branch has a history of its own, so that a copy of it can be brought up to date, as nbgitpuller does for students
+whose notebooks have changed. The files and the index of this checkout stay as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def publish(repository: Path, folder: Path, branch: str, remote: str) -> str:
-    """Push the files of `folder` to the branch of a remote repository; return the commit's name."""
+    """Push the files of `folder` to the branch of a remote repository, unless it has them; return the commit's name."""
     if not folder.is_dir() or not any(path.is_file() for path in folder.rglob("*")):
         raise ValueError(f"folder must hold files to publish; got {folder}")
 
@@ -30,9 +30,14 @@ def publish(repository: Path, folder: Path, branch: str, remote: str) -> str:
         }
         environment = os.environ | identity | {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git("--work-tree", str(folder.resolve()), "add", "--all", "--force", ".")
-        source = git("rev-parse", "HEAD")
-        commit = git("commit-tree", git("write-tree"), "-m", f"Made from {source}")
-        git("push", "--force", remote, f"{commit}:refs/heads/{branch}")
+        tree, last = git("write-tree"), git("ls-remote", remote, f"refs/heads/{branch}").partition("\t")[0]
+        if last:
+            git("fetch", "--quiet", "--depth", "1", remote, last)
+            if git("rev-parse", f"{last}^{{tree}}") == tree:
+                return last
+        parents = ["-p", last] if last else []
+        commit = git("commit-tree", tree, *parents, "-m", f"Made from {git('rev-parse', 'HEAD')}")
+        git("push", remote, f"{commit}:refs/heads/{branch}")
     return commit
 
 

@@ -31,7 +31,7 @@ def add_entry(app: Sphinx, pagename: str, templatename: str, context: dict[str, 
     entry = ENTRY.format(
         name=chapter["name"],
         author=config.author,
-        title=re.sub(r"<[^>]*>|^\d+\. ", "", context["title"]),
+        title=re.sub(r"^\d+\. ", "", re.sub(r"<[^>]*>", "", context["title"])),
         book=config.html_title,
         year=re.sub(r"\D.*", "", config.copyright),
         version=version("attention-phases"),

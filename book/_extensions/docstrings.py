@@ -1,14 +1,24 @@
-"""Let docstrings mean what they say: a bar or a star, as in |pi| or a * b, is no markup of reStructuredText."""
+"""Let docstrings and signatures mean what they say on the page of the library.
+
+A bar or a star in a docstring, as in |pi| or a * b, is no markup of reStructuredText. A type has the name by which the
+code calls it, and not all that the name stands for.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from numpy.typing import ArrayLike
+from sphinx.util.typing import stringify_annotation
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 CODE_OR_MARK = re.compile(r"(``.+?``|`[^`]+`)|([|*])")
+ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
+SPELLED_OUT = (ARRAY_LIKE, ARRAY_LIKE.replace("bytes | str | ", "bytes | "))  # the latter in `str | ArrayLike`
+PATH = re.compile(r"(?<![~\w.])attention_phases\.[\w.]+")
 
 
 def escape(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -16,7 +26,28 @@ def escape(app: Sphinx, what: str, name: str, obj: object, options: object, line
     lines[:] = [CODE_OR_MARK.sub(lambda found: found[1] or f"\\{found[2]}", line) for line in lines]
 
 
+def named(text: str) -> str:
+    """The types in a piece of text by the names that the code has for them."""
+    for long in SPELLED_OUT:
+        text = text.replace(long, "ArrayLike")
+    return text.replace("jaxtyping.", "")
+
+
+def name_types(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Name the types of a class's fields, once napoleon has written them; the tilde leaves the path to the link."""
+    lines[:] = [PATH.sub(r"~\g<0>", named(line)) if line.startswith(":vartype") else line for line in lines]
+
+
+def name_types_of_signature(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Name the types of a signature."""
+    return signature and named(signature), returned and named(returned)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.connect("autodoc-process-docstring", escape, priority=400)  # napoleon has 500, and writes markup of its own
+    app.connect("autodoc-process-docstring", name_types, priority=600)
+    app.connect("autodoc-process-signature", name_types_of_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

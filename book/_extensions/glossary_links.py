@@ -47,16 +47,21 @@ def _is_open(text: nodes.Text) -> bool:
 
 def _linked(app: Sphinx, docname: str, text: str, waiting: dict[str, str]) -> list[nodes.Node]:
     """Cut a text at the terms that still wait for their first use, which no longer wait then."""
-    words = "|".join(re.escape(term) for term in sorted(waiting, key=len, reverse=True))
-    found = re.search(rf"(?<![\w-])({words})(s?)(?![\w-])", text) if waiting else None
+    ways = {term: _ways_to_write(term) for term in sorted(waiting, key=len, reverse=True)}
+    found = re.search(rf"(?<![\w-])({'|'.join(ways.values())})s?(?![\w-])", text) if waiting else None
     if found is None:
         return [nodes.Text(text)]
+    anchor = waiting.pop(next(term for term, way in ways.items() if re.fullmatch(way, found[1])))
     address = app.builder.get_relative_uri(docname, GLOSSARY)
-    link = nodes.reference(
-        "", found[0], internal=True, refuri=f"{address}#{waiting.pop(found[1])}", classes=["ap-term"]
-    )
+    link = nodes.reference("", found[0], internal=True, refuri=f"{address}#{anchor}", classes=["ap-term"])
     rest = _linked(app, docname, text[found.end() :], waiting)
     return [nodes.Text(text[: found.start()]), link, *rest]
+
+
+def _ways_to_write(term: str) -> str:
+    """A pattern for a term: its first letter is a capital at the start of a sentence, and a line may end inside it."""
+    first, rest = term[0], r"\s+".join(map(re.escape, term[1:].split(" ")))
+    return f"[{first.upper()}{first}]{rest}"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,6 +1,6 @@
 """What search engines and social media read of a page: its description and a card; a list of all pages; a page for 404.
 
-The description is the question of a chapter, else the first paragraph of the page.
+The description is what a chapter asks, else the first paragraph of the page.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from docutils.nodes import document
     from sphinx.application import Sphinx
 
-LONGEST = 200  # characters of a description; what is longer is not shown anyway
+LONGEST = 250  # characters of a description; whoever shows it cuts what is longer
 CARD = "_static/social-card.png"
+CARD_SIZE = (1200, 630)  # pixels
 CARD_ALT = "Left: a map of a risk with four valleys. Right: the training losses of two minima cross as data grow."
 
 
@@ -25,9 +26,9 @@ def describe(doctree: document) -> str:
     """Return a page's description: plain text, formulas as they are typed."""
     boxes = (node for node in doctree.findall(nodes.Element) if isinstance(node, nodes.Admonition))
     question = next((box for box in boxes if "question of this" in box.astext()), None)
-    strong = None if question is None else next(iter(question.findall(nodes.strong)), None)
-    paragraphs = (node for node in doctree.findall(nodes.paragraph) if isinstance(node.parent, nodes.section))
-    chosen = strong or next(paragraphs, None)
+    place = nodes.section if question is None else nodes.Admonition
+    paragraphs = (question or doctree).findall(nodes.paragraph)
+    chosen = next((node for node in paragraphs if isinstance(node.parent, place)), None)
     text = re.sub(r"\s+", " ", chosen.astext() if chosen else "").strip()
     if len(text) <= LONGEST:
         return text
@@ -41,7 +42,8 @@ def add_metadata(
     """Add the description and the card to a page's head."""
     if doctree is None:
         return
-    base, title = app.config.html_baseurl, re.sub(r"<[^>]*>|^\d+\. ", "", context["title"])
+    base = app.config.html_baseurl
+    title = re.sub(r"^\d+\. ", "", re.sub(r"<[^>]*>", "", context["title"]))
     values = {
         "og:type": "article",
         "og:site_name": app.config.html_title,
@@ -49,6 +51,8 @@ def add_metadata(
         "og:description": describe(doctree),
         "og:url": f"{base}{pagename}.html",
         "og:image": base + CARD,
+        "og:image:width": str(CARD_SIZE[0]),
+        "og:image:height": str(CARD_SIZE[1]),
         "og:image:alt": CARD_ALT,
     }
     tags = [f'<meta property="{name}" content="{escape(value)}">' for name, value in values.items()]
@@ -59,7 +63,7 @@ def add_metadata(
 
 def write_lists(app: Sphinx, exception: Exception | None) -> None:
     """Write sitemap.xml, robots.txt, and 404.html, whose addresses work from a path of any depth."""
-    if exception is not None:
+    if exception is not None or app.builder.format != "html":
         return
     base, out = app.config.html_baseurl, Path(app.outdir)
     places = "".join(f"<url><loc>{escape(base)}{page}.html</loc></url>\n" for page in sorted(app.env.found_docs))

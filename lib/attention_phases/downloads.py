@@ -3,9 +3,9 @@
 import errno
 import hashlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -15,6 +15,9 @@ from attention_phases.errors import DownloadError
 FOLDER = "ATTENTION_PHASES_DATA"  # environment variable: a folder that has the files, in place of the network
 CACHE = "attention-phases"
 _TIMEOUT = 30.0  # seconds in which a host must answer, or send something more
+_SLOWEST = 1000.0  # bytes a second, on average, after the first 30 s: a host that sends less has as good as stopped
+_PIECE = 64  # bytes that are waited for: of a host that sends one now and then, few
+_PAGE_BEGINS = 1024  # bytes in which a web page shows itself
 _RETRIES = 2
 _OK = 200
 _FOR_EVER = range(400, 500)  # a request that was wrong once is wrong again
@@ -60,11 +63,14 @@ def _in_folder(file: PinnedFile, folder: str | os.PathLike[str], name: str) -> P
     path = Path(folder) / file.name
     if not path.is_file():
         raise ValueError(f"{name} must be a folder with the file {file.name}; {folder} has none")
-    with path.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != file.sha256:
+    if (found := _sha256(path)) != file.sha256:
         raise ValueError(f"{path} must have the sha256 {file.sha256}; got {found}")
     return path
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _downloaded(file: PinnedFile) -> Path:
@@ -78,18 +84,19 @@ def _downloaded(file: PinnedFile) -> Path:
         urls={file.name: file.url},
         retry_if_failed=_RETRIES,
     )
+    path = Path(cache.path) / file.name
     try:
+        if path.is_file() and _sha256(path) == file.sha256:  # no lock: the folder may be one that cannot be written to
+            return path
         Path(cache.path).mkdir(parents=True, exist_ok=True)
         with FileLock(cache.path / f"{file.name}.lock"):
-            return Path(cache.fetch(file.name, downloader=lambda *given: _download(file, *given)))
+            return Path(cache.fetch(file.name, downloader=lambda url, output, _: _download(file, url, output)))
     except _WrongAnswerError as error:
         what = str(error)
     except requests.exceptions.Timeout:
         what = f"did not answer within {_TIMEOUT:g} s"
     except requests.exceptions.TooManyRedirects:
         what = "redirects in a circle"
-    except requests.exceptions.ChunkedEncodingError as error:
-        what = f"broke off ({error})"
     except requests.exceptions.RequestException as error:
         what = f"could not be reached ({error})"
     except ValueError:
@@ -113,26 +120,39 @@ def _failed(file: PinnedFile, what: str) -> DownloadError:
     )
 
 
-def _download(file: PinnedFile, url: str, output: str, cache: Any) -> None:
-    """Pooch's own download, with a look at what came: a status of success may come with something else."""
-    from pooch import HTTPDownloader
+def _download(file: PinnedFile, url: str, output: str) -> None:
+    """Write to `output` what the host sends, as long as it may be the file."""
+    import requests
     from tqdm import tqdm
 
-    def check(response: Any, *_: Any, **__: Any) -> None:
-        status = response.status_code
-        if response.is_redirect or response.is_permanent_redirect or status == _OK:
+    with requests.get(url, stream=True, timeout=_TIMEOUT) as response:
+        status = f"{response.status_code} {response.reason}"
+        if response.status_code in _FOR_EVER and response.status_code not in _TRY_LATER:
+            raise _failed(file, f"is not there: the host answers {status}")
+        if response.status_code != _OK:
+            raise _WrongAnswerError(f"is not to be had now: the host answers {status}")
+        begin, size, since = b"", 0, time.monotonic()
+        with (
+            Path(output).open("wb") as content,
+            tqdm(desc=file.name, total=file.size, unit="B", unit_scale=True, disable=None) as bar,
+        ):
+            try:
+                for piece in response.iter_content(_PIECE):
+                    begin += piece[: _PAGE_BEGINS - len(begin)]
+                    size += len(piece)
+                    content.write(piece)
+                    bar.update(len(piece))
+                    if size > file.size:
+                        break
+                    if size < _SLOWEST * (time.monotonic() - since - _TIMEOUT):
+                        raise _failed(file, f"comes too slowly: {size} of {file.size} bytes so far")
+            except requests.exceptions.RequestException as error:
+                raise _WrongAnswerError(f"broke off ({error})") from None
+        if size == file.size:
             return
-        response.close()
-        if status in _FOR_EVER and status not in _TRY_LATER:
-            raise _failed(file, f"is not there: the host answers {status} {response.reason}")
-        raise _WrongAnswerError(f"is not to be had now: the host answers {status} {response.reason}")
-
-    with tqdm(desc=file.name, total=file.size, unit="B", unit_scale=True, disable=None) as bar:
-        HTTPDownloader(progressbar=bar, timeout=_TIMEOUT, hooks={"response": check})(url, output, cache)
-    with Path(output).open("rb") as content:
-        begin = content.read(1024).lstrip().lower()
-        size = content.seek(0, os.SEEK_END)
-    if begin.startswith((b"<!doctype html", b"<html")):
-        raise _failed(file, "sent a web page in place of the file, as a network does that wants you to sign in")
-    if size < file.size:
+        kind = response.headers.get("Content-Type", "").lower()
+        if "html" in kind or begin.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+            raise _failed(file, "sent a web page in place of the file, as a network does that wants you to sign in")
+        if size > file.size:
+            raise _WrongAnswerError(f"sent more than the {file.size} bytes of the file")
         raise _WrongAnswerError(f"sent {size} bytes of {file.size}" if size else "sent nothing")

@@ -31,7 +31,6 @@ LONGEST_ANNOTATED = 8  # cells of a matrix with more rows or columns are too sma
 LINEWIDTH = 1.8
 CUT = 0.02  # inches that a text may reach beyond the figure: its box is a little larger than its ink
 ON_PLANE = "#010101"  # ink on a coloured plane, which the dark theme leaves as it is
-ON_PLANE = "#010101"  # ink on a coloured plane, which the dark theme leaves as it is
 FLATTEST, TALLEST = 0.05, 3.0  # a figure's height over its width
 
 

@@ -42,8 +42,9 @@ def sweep(
 ) -> pd.DataFrame:
     """`function(**point)` at every point of the product of the grid's axes, as a table in the order of the grid.
 
-    Each finished point is appended to the file `store` and is on disk before the next is counted; the same call then
-    goes on where an earlier one stopped, however it ended, and computes no stored point again.
+    Each finished point is appended to the file `store` at once and is on disk before it is counted; the same call then
+    goes on where an earlier one stopped, however it ended, and computes no stored point again. A kill loses the points
+    in flight: those that are computed, and those that have finished while the disk took the ones before.
 
     A point that fails does not stop the others: because `function` raises an Exception there, or returns what a row
     cannot be, or because the worker process dies of it. The table's last column, `error`, has the text of the error,
@@ -89,16 +90,17 @@ def sweep(
             tqdm(total=len(points), initial=len(done), desc=path.stem, disable=None) as bar,
             closing(_outcomes(function, missing, n_processes)) as outcomes,
         ):
-            for index, outcome in outcomes:
-                if done and "row" in outcome and outcome["row"].keys() != (columns := next(iter(done.values())).keys()):
-                    got = f"{list(outcome['row'])}, {list(columns)} before"
-                    outcome = {"error": f"ValueError: function must return the same columns at every point; got {got}"}
-                _append(file.fileno(), {"point": index} | outcome)
-                if "row" in outcome:
-                    done[index] = outcome["row"]
-                else:
-                    failed[index] = outcome["error"]
-                bar.update()
+            for finished in outcomes:
+                lines = []
+                for index, outcome in finished:
+                    outcome = _with_columns_of(done, outcome)
+                    if "row" in outcome:
+                        done[index] = outcome["row"]
+                    else:
+                        failed[index] = outcome["error"]
+                    lines.append({"point": index} | outcome)
+                _append(file.fileno(), *lines)
+                bar.update(len(lines))
     if failed:
         first = min(failed)
         message = f"{len(failed)} of {len(points)} points failed; the first is {points[first]}: {failed[first]}"
@@ -229,8 +231,12 @@ def _plain(name: str, value: Any, *, finite: bool) -> bool | int | float | str:
 
 def _outcomes(
     function: Callable[..., Row], points: dict[int, dict[str, Any]], n_jobs: int
-) -> Generator[tuple[int, dict[str, Any]], None, None]:
-    """Index and outcome (see `_outcome`) of each point, as they come."""
+) -> Generator[list[tuple[int, dict[str, Any]]], None, None]:
+    """Index and outcome (see `_outcome`) of each point, as they come: of all points that are finished by now at once.
+
+    One at a time, each would wait for the disk to take those before it. A kill would lose all that wait, and where
+    points are quick they would be ever more.
+    """
     backend, _ = get_active_backend()
     if hasattr(backend, "client"):
         yield from _outcomes_on_cluster(backend.client, function, points)
@@ -240,14 +246,20 @@ def _outcomes(
         begun: list[int] = []
         # In a batch of several, a finished point would wait for the others before it is stored.
         parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered", batch_size=1)
+        finished: list[tuple[int, dict[str, Any]]] = []
         with _quietly_closed(parallel(_tasks(function, dict(waiting), begun))) as outcomes:
             try:
-                for index, outcome in outcomes:
+                for n_taken, (index, outcome) in enumerate(outcomes, start=1):
                     del waiting[index]
-                    yield index, outcome
+                    finished.append((index, outcome))
+                    if n_taken >= parallel.n_completed_tasks:  # the next one is not there yet
+                        yield finished
+                        finished = []
             except TerminatedWorkerError:  # it takes all points in flight along, and does not say which one killed it
+                if finished:
+                    yield finished
                 for index in [index for index in begun if index in waiting]:
-                    yield index, _outcome_alone(function, waiting.pop(index))
+                    yield [(index, _outcome_alone(function, waiting.pop(index)))]
 
 
 @contextmanager
@@ -279,7 +291,7 @@ def _outcome_alone(function: Callable[..., Row], point: dict[str, Any]) -> dict[
 
 def _outcomes_on_cluster(
     client: Any, function: Callable[..., Row], points: dict[int, dict[str, Any]]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[list[tuple[int, dict[str, Any]]]]:
     """The same on the cluster of joblib's Dask backend.
 
     That backend passes on no error of Dask's own: where a point has killed its workers, joblib waits for it for ever.
@@ -289,15 +301,15 @@ def _outcomes_on_cluster(
     futures = {client.submit(_outcome, function, point, pure=False): index for index, point in points.items()}
     suspects: list[int] = []
     try:
-        for future in as_completed(futures):  # type: ignore[no-untyped-call]
-            if future.status == "error":
-                suspects.append(futures[future])
-            else:
-                yield futures[future], future.result()
+        for batch in as_completed(futures).batches():  # type: ignore[no-untyped-call]
+            suspects += [futures[future] for future in batch if future.status == "error"]
+            if finished := [future for future in batch if future.status != "error"]:
+                indices = [futures[future] for future in finished]
+                yield list(zip(indices, client.gather(finished), strict=True))
         for index in suspects:  # a point that waited at a worker that another one killed is blamed too
             alone = client.submit(_outcome, function, points[index], pure=False)
             error = alone.exception()
-            yield index, _failure(error) if error else alone.result()
+            yield [(index, _failure(error) if error else alone.result())]
     finally:
         client.cancel(list(futures))
 
@@ -312,6 +324,15 @@ def _outcome(function: Callable[..., Row], point: dict[str, Any]) -> dict[str, A
         return {"row": _row(function(**point), point)}
     except (Exception, SystemExit, GeneratorExit) as error:
         return _failure(error)
+
+
+def _with_columns_of(done: dict[int, dict[str, Any]], outcome: dict[str, Any]) -> dict[str, Any]:
+    """The outcome, or that it is an error to have other columns than the points before."""
+    columns = next(iter(done.values()), outcome.get("row", {})).keys()
+    if "row" not in outcome or outcome["row"].keys() == columns:
+        return outcome
+    got = f"{list(outcome['row'])}, {list(columns)} before"
+    return {"error": f"ValueError: function must return the same columns at every point; got {got}"}
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
@@ -405,14 +426,20 @@ def _line(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content) + "\n").encode()
 
 
-def _append(file: int, content: Mapping[str, Any]) -> None:
-    """Write a line and have it on disk; where the disk fails, the file is as it was."""
-    length = os.fstat(file).st_size
-    line = _line(content)
+def _append(file: int, *contents: Mapping[str, Any]) -> None:
+    """Write lines and have them on disk; where it is full, as many as it takes, and where it fails, none."""
+    before = whole = os.fstat(file).st_size
     try:
-        while line:
-            line = line[os.write(file, line) :]
-        os.fsync(file)
+        for line in map(_line, contents):
+            while line:
+                line = line[os.write(file, line) :]
+            whole = os.fstat(file).st_size
     except OSError:
-        os.ftruncate(file, length)
+        os.ftruncate(file, whole)
         raise
+    finally:
+        try:
+            os.fsync(file)
+        except OSError:
+            os.ftruncate(file, before)
+            raise

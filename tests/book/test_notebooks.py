@@ -212,7 +212,8 @@ def test_a_notebook_alone_installs_its_commit_and_prints_what_the_book_prints(
     ("one", "other", "same"),
     [
         ("a 1.000 b", "c 1.001 d", True),  # one unit of the last digit
-        ("1.000", "1.006", False),
+        ("1.000", "1.002", False),
+        ("143.4", "143.7", False),
         ("12345", "12346", True),
         ("1.23e-08", "1.24e-08", True),
         ("1.23e-08", "1.23e-07", False),
@@ -221,5 +222,5 @@ def test_a_notebook_alone_installs_its_commit_and_prints_what_the_book_prints(
         ("text", "other", True),
     ],
 )
-def test_numbers_agree_to_half_a_per_cent_or_to_their_last_digit(one: str, other: str, same: bool) -> None:
+def test_numbers_agree_to_a_tenth_of_a_per_cent_or_to_their_last_digit(one: str, other: str, same: bool) -> None:
     assert colab.agree(one, other) is same

@@ -84,3 +84,16 @@ def test_a_name_in_the_map_of_the_papers_exists_unless_it_is_planned(part: Modul
     there, _, planned = row.partition("*planned*")
     assert [name for name in names(there) if not exists(part, name)] == []
     assert [name for name in names(planned) if exists(part, name)] == []
+
+
+@pytest.mark.parametrize("part", [positional_semantic, focus_dilution])
+def test_the_library_reference_has_each_public_name_once(part: ModuleType) -> None:
+    text = (BOOK / "api.md").read_text(encoding="utf-8")
+    modules = re.split(r"^\.\. currentmodule:: ", text, flags=re.MULTILINE)[1:]
+    listed = [
+        name
+        for module in modules
+        if module.split()[0] in (part.__name__, "attention_phases.errors", "attention_phases.estimates")
+        for name in re.findall(r"^\.\. auto\w+:: (\w+)", module, re.MULTILINE)
+    ]
+    assert sorted(listed) == sorted(set(listed) | set(part.__all__))

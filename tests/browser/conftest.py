@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from built_pages import online
 from filelock import FileLock
 from playwright.sync_api import sync_playwright
 
@@ -68,8 +70,30 @@ def site(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def open_page(browser: Browser, site: Path) -> Iterator[Callable[..., Page]]:
-    """A function that opens a page of the book from its file, with options of a browser context.
+def answer(site: Path) -> Callable[[Route], None]:
+    """What answers in place of the network: files, and the book at its public address as a server of files has it.
+
+    All else is cut off.
+    """
+
+    def respond(route: Route) -> None:
+        address = route.request.url
+        if address.startswith("file:"):
+            route.continue_()
+        elif address.startswith(online()):
+            path = site / unquote(urlsplit(address.removeprefix(online())).path)
+            path = path / "index.html" if path.is_dir() else path
+            missing = not path.is_file()
+            route.fulfill(status=404 if missing else 200, path=site / "404.html" if missing else path)
+        else:
+            route.abort()
+
+    return respond
+
+
+@pytest.fixture
+def open_page(browser: Browser, site: Path, answer: Callable[[Route], None]) -> Iterator[Callable[..., Page]]:
+    """A function that opens a page of the book, from its file or as served, with options of a browser context.
 
     Nothing is loaded from elsewhere. What goes wrong on the page is an error at the end of the test.
     """
@@ -80,26 +104,22 @@ def open_page(browser: Browser, site: Path) -> Iterator[Callable[..., Page]]:
         if message.type == "error":
             faults.append(message.text)
 
-    def block(route: Route) -> None:
-        if route.request.url.startswith("file:"):
-            route.continue_()
-        else:
-            route.abort()
-
-    def opened(page: str, **options: Any) -> Page:
+    def opened(page: str, served: bool = False, set_formulas: bool = True, **options: Any) -> Page:
         context = browser.new_context(**options)
         contexts.append(context)
         tab = context.new_page()
-        tab.route("**/*", block)
+        tab.route("**/*", answer)
+        if not set_formulas:
+            tab.route("**/mathjax/*", lambda route: route.fulfill(body=""))
         tab.on("pageerror", lambda error: faults.append(str(error)))
         tab.on("console", note)
         if options.get("java_script_enabled", True):  # without it, scripts fail to load, as they should
             tab.on("requestfailed", lambda request: faults.append(request.url))
-        tab.goto((site / f"{page}.html").as_uri())
+        tab.goto(f"{online()}{page}.html" if served else (site / f"{page}.html").as_uri())
         return tab
 
     yield opened
-    elsewhere = ("https://", "Failed to load resource: net::ERR_FAILED")  # what `block` stopped
+    elsewhere = ("https://", "Failed to load resource: net::ERR_FAILED")  # what `answer` cut off
     found = [fault for fault in faults if not fault.startswith(elsewhere)]
     for context in contexts:
         context.close()

@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
-import yaml
 from attention_phases._style import DARK, DARK_PAPER, INK
 from bs4 import BeautifulSoup, Tag
+from built_pages import every_page, small_page
 from PIL import Image
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from playwright.sync_api import Locator, Page
 
     OpenPage = Callable[..., Page]
 
-ROOT = Path(__file__).parents[2]
 MAX_BYTES = 3_000_000
 PHONE = {"viewport": {"width": 375, "height": 812}}
 
 
-def real_pages() -> list[str]:
-    """The pages of the book's table of contents."""
-    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    chapters = [chapter["file"] for part in contents["parts"] for chapter in part["chapters"]]
-    return [contents["root"], *chapters]
-
-
-SMALL = [("small", page) for page in ("index", "first", "deep/second")]
-every_page = pytest.mark.parametrize(
-    ("site", "page"), SMALL + [("real", page) for page in real_pages()], indirect=["site"]
-)
-small_page = pytest.mark.parametrize(("site", "page"), [("small", "first")], indirect=["site"])
 menu_page = pytest.mark.parametrize(
     ("site", "page"),
     [("small", "first"), ("real", "book/index"), ("real", "book/positional-semantic/teacher-student")],
@@ -105,6 +92,7 @@ def test_each_slider_shows_another_frame(open_page: OpenPage, page: str) -> None
         for slider in figure.get_by_role("slider").all():
             name = slider.evaluate("slider => slider.labels[0].textContent")
             assert name
+            assert slider.get_attribute("aria-valuetext")
             before = (picture.get_attribute("src"), picture.get_attribute("alt"), state.text_content())
             at_end = slider.input_value() == slider.get_attribute("max")
             slider.press("ArrowLeft" if at_end else "ArrowRight")

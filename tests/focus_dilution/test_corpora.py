@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import os
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from attention_phases.focus_dilution import Corpus, MarkovChain, corpora, load_corpus
 from attention_phases.focus_dilution.corpora import split
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markov import CHAINS
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MODULE = importlib.import_module("attention_phases.focus_dilution.corpora")
 FOLDER = os.environ.get("ATTENTION_PHASES_DATA")
 LEVELS = ["word", "char"]
+settings.register_profile("no deadline", deadline=None)  # a busy machine takes longer for one example than for another
+settings.load_profile("no deadline")
 LINES = (
     "One day, Lily didn't see the big <unk>. \"It's a state @-@ of @-@ the @-@ art cat!\"\n"
     "<|endoftext|> ’s 's l’été été\n"
@@ -70,6 +73,13 @@ def test_tokens_have_all_of_a_text_but_its_blanks(text: str) -> None:
     assert split(text, "char") == list(text)
     blank = "".join(c for c in text if c == "\n" or not c.isspace())
     assert "".join(split(text, "word")) == blank
+
+
+def test_no_token_is_longer_than_a_thousand_characters() -> None:
+    for text in ("x" * 5000, "a'" * 5000, "漢’字" * 5000, "<" + "x" * 5000 + ">"):
+        tokens = split(text, "word")
+        assert "".join(tokens) == text
+        assert max(map(len, tokens)) < 1010
 
 
 words = st.text(string.ascii_letters + "éß漢字ж0123456789", min_size=1, max_size=12)
@@ -190,11 +200,22 @@ def test_a_text_of_one_kind_of_word_is_refused(content: bytes, tmp_path: Path) -
         load_corpus(written(tmp_path, content))
 
 
-@pytest.mark.parametrize("corpus", ["wikitext", "", 3, None, "nowhere/to/be/found.txt", ["a"], np.ones(2)])
+@pytest.mark.parametrize(
+    "corpus", ["wikitext", "", 3, None, "nowhere/to/be/found.txt", ["a"], np.ones(2), "a\0b", "x" * 5000]
+)
 def test_what_is_no_corpus_is_refused(corpus: Any) -> None:
     names = "'python-docs', 'wikitext-2', 'tinystories', or the path of a text file"
     with pytest.raises(ValueError, match=f"corpus must be one of {names}; got"):
         load_corpus(corpus)
+
+
+def test_a_disk_without_room_for_the_tokens_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MODULE, "_renumbered", full)
+    with pytest.raises(OSError, match=r"no space is left for the tokens of text\.txt"):
+        load_corpus(written(tmp_path, "a b"))
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:

@@ -153,6 +153,12 @@ def test_bad_arguments_are_named() -> None:
         linear_condensation(ORIGIN, uniform, [1.0])
     with pytest.raises(ValueError, match=r"times must be a real array of shape \(any\)"):
         linear_condensation(ORIGIN, lazy, 1.0)
+    with pytest.raises(ValueError, match=r"times must be at most .*, lest the linear flow overflow; got 1e"):
+        linear_condensation(ORIGIN, lazy, [0.0, 1e6])
+    with pytest.raises(ValueError, match="growth must be of size at most 600; got 1000"):
+        grown_scores(ORIGIN, [1, 0], [0.0, -1000.0])
+    with pytest.raises(ValueError, match="u must be a unit vector"):
+        grown_scores(ORIGIN, [1, 1], [0.0])
     with pytest.raises(ValueError, match="focus rate that is not 0"):
         mass_redistribution(uniform)
     with pytest.raises(ValueError, match=r"u must be a real array of shape \(2\)"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,10 +32,8 @@ from attention_phases.focus_dilution.real_text import (
     passages,
     train,
 )
+from attention_phases.sweeps import alone
 from markov import CHAINS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHORT: dict[str, Any] = {
     "width": 4,
@@ -76,9 +76,16 @@ def test_a_run_with_a_wrong_clock_does_not_depart_and_another_one_does() -> None
         distance(run, replace(run, queries=run.queries[::-1]))
 
 
-def test_names_of_tokens(corpus: Corpus) -> None:
+def test_names_of_tokens(corpus: Corpus, tmp_path: Path) -> None:
     assert [label(token) for token in ("\n", " ", "the")] == ["newline", "space", "the"]
     assert named(corpus, ["newline", "a", "zebra"]) == ["\n", "a", "zebra"]
+    path = tmp_path / "text.txt"
+    path.write_text("a newline\na newline space\n")
+    words = load_corpus(path)
+    names = [label(token) for token in words.vocabulary]
+    assert len(set(names)) == len(names)
+    assert named(words, names) == list(words.vocabulary)
+    assert named(words, ["newline", "'newline'", "space"]) == ["\n", "newline", "space"]
     times = frame_times(100.0, 9)
     assert times[0] == 4
     np.testing.assert_allclose(np.diff(np.log(times)), np.log(25) / 8)
@@ -101,6 +108,8 @@ def test_the_tables_hold_all_runs_of_all_seeds_and_no_more(corpus: Corpus, tmp_p
     wrong_arguments: list[tuple[dict[str, Any], str]] = [
         ({"runs": ["best"]}, "runs must be some of"),
         ({"t_max": -1}, "t_max must be a number"),
+        ({"learning_rate": 1e-320}, "t_max/learning_rate must be a number in"),
+        ({"n_frames": 1}, "n_frames must be a whole number of at least 2"),
     ]
     for wrong, message in wrong_arguments:
         with pytest.raises(ValueError, match=message):
@@ -140,6 +149,8 @@ def test_the_command_writes_two_tables_that_say_what_made_them(
     [
         (["--out", "nowhere/a.csv"], "--out must be a file NAME.csv"),
         (["--out", "a.txt"], "--out must be a file NAME.csv"),
+        (["--out", "folder.csv"], "--out must be a file NAME.csv"),
+        (["--out", "a.csv", "--width", "1000000000000"], "width must be a whole number"),
         (["--out", "a.csv", "--seeds", "0"], "--seeds must be at least 1"),
         (["--out", "a.csv", "--corpus", "nothing"], "corpus must be one of"),
         (["--out", "a.csv", "--queries", "zebra"], "tokens must be in the vocabulary"),
@@ -155,11 +166,56 @@ def test_what_the_command_cannot_do_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as caught:
-        main([*COMMAND.split(), *arguments])
-    assert caught.value.code != 0
+    Path("folder.csv").mkdir()
+    assert stopped([*COMMAND.split(), *arguments]) != 0
     assert message in capsys.readouterr().err
-    assert not list(tmp_path.glob("*.csv"))
+    assert [path.name for path in tmp_path.glob("*.csv")] == ["folder.csv"]
+
+
+def stopped(arguments: list[str]) -> Any:
+    """The exit status of a command that does not end well."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return caught.value.code
+
+
+def test_an_interrupted_command_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole.csv", tmp_path / "parts.csv"
+    assert main([*COMMAND.split(), "--out", str(whole)]) == 0
+    signals: list[BaseException] = [
+        KeyboardInterrupt(),
+        OSError(errno.ENOSPC, "No space left on device"),
+        MemoryError(),
+    ]
+    messages = ["interrupted; the same command goes on from here", "No space left on device", "no memory is left"]
+    for signal, message, status in zip(signals, messages, [130, 1, 1], strict=True):
+
+        def fails(*_: Any, signal: BaseException = signal, **__: Any) -> None:
+            raise signal
+
+        with monkeypatch.context() as patch:
+            patch.setattr("attention_phases.focus_dilution.real_text.gradient_flow", fails)  # the third run
+            assert stopped([*COMMAND.split(), "--out", str(out)]) == status
+        assert message in capsys.readouterr().err
+        assert sorted(path.name for path in (tmp_path / ".parts").iterdir()) == ["chain-0", "text-0"]
+    assert stopped([*COMMAND.split(), "--out", str(out), "--learning-rate", "0.01"]) == 1
+    assert f"to begin anew, remove the folder {tmp_path / '.parts'}" in capsys.readouterr().err
+    with alone(out):
+        assert stopped([*COMMAND.split(), "--out", str(out)]) == 1
+    assert "must not be in use by another" in capsys.readouterr().err
+    assert main([*COMMAND.split(), "--out", str(out)]) == 0
+    tables = [[line for line in path.read_text().splitlines() if line[0] != "#"] for path in (whole, out)]
+    assert tables[0] == tables[1]
+    assert not (tmp_path / ".parts").exists()
+
+
+def test_texts_with_fewer_words_than_are_allowed_are_described_whole(corpus: Corpus, tmp_path: Path) -> None:
+    out = tmp_path / "chains.csv"
+    assert main(["describe", "--corpora", corpus.source, corpus.source, "--tokens", "3", "50", "--out", str(out)]) == 0
+    table = pd.read_csv(out, skiprows=6)  # after what made it; a token is "#"
+    assert table["rank"].tolist() == list(range(1, corpus.n_tokens + 1))
 
 
 @pytest.mark.parametrize("name", list(stored.RECORDS))

@@ -18,8 +18,12 @@ from attention_phases.focus_dilution import (
     unflatten,
 )
 from attention_phases.focus_dilution.condensation import unigram_profile
-from attention_phases.focus_dilution.dilution import rank_one_flow
-from attention_phases.focus_dilution.symmetry_breaking import resting_point, symmetry_breaking_rate
+from attention_phases.focus_dilution.dilution import RankOnePoint, rank_one_flow
+from attention_phases.focus_dilution.symmetry_breaking import (
+    resting_point,
+    symmetry_breaking_rate,
+    transverse_operator,
+)
 from markov import CHAINS, FALLING, Array, follow
 
 TWO_SORTS = {
@@ -58,6 +62,30 @@ def test_growth_rates_at_the_end_are_those_across_and_those_along(name: str) -> 
     known = np.concatenate([across, point.tangential_rates])
     expected = np.sort(np.concatenate([known, np.zeros(size - len(known))]))
     np.testing.assert_allclose(np.sort(growth), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_transverse_operator_is_a_block_of_the_hessian_at_any_point_of_the_manifold(name: str) -> None:
+    chain, m = CHAINS[name], 3
+    d, rng = chain.n_tokens, np.random.default_rng(6)
+    w0, w1 = rng.standard_normal((2, d))
+    q, k = rng.standard_normal((2, m))
+    u, v = np.eye(m)[:2]
+    weights = Parameters(np.outer(w0, u), np.outer(u, w1), np.outer(u, q), np.outer(u, k))
+    nothing = [np.zeros(shape) for shape in ((d, m), (m, d), (m, m), (m, m))]
+
+    def across(place: int, part: Array) -> Array:
+        parts = nothing.copy()
+        parts[place] = np.outer(part, v) if place == 0 else np.outer(v, part)
+        return flatten(Parameters(*parts))
+
+    sizes = (d, d, m, m)
+    basis = np.array([across(place, row) for place, size in enumerate(sizes) for row in np.eye(size)]).T
+    moved = -(hessian_operator(weights, chain) @ basis)
+    T = transverse_operator(RankOnePoint(chain, w0, w1, float(q @ k)), q, k)
+    block = np.zeros((2 * d + 2 * m, 2 * d + 2 * m))
+    block[:d, d:], block[d:, :d] = T, T.T
+    np.testing.assert_allclose(moved, basis @ block, atol=1e-14)  # and nothing leads out of the block
 
 
 @pytest.mark.parametrize("name", CHAINS)

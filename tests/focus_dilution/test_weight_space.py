@@ -96,9 +96,13 @@ def test_cosine_of_arrays() -> None:
     a = np.array([[1.0, 2], [3, 4]])
     assert cosine(a, -2 * a) == pytest.approx(-1, rel=1e-15)
     assert cosine([1, 0], [1, 1]) == pytest.approx(0.5**0.5)
-    with pytest.raises(ValueError, match="must be of the same shape and not zero"):
-        cosine([0, 0], [1, 1])
-    with pytest.raises(ValueError, match=r"got shapes \(1,\) and \(2,\)"):
+    assert cosine([1e300, 1e300], [1e-300, 0]) == pytest.approx(0.5**0.5)
+    for wrong in ([0, 0], [np.nan, 1], [1, np.inf], [], "up", [[1], [1, 2]]):
+        with pytest.raises(ValueError, match="one must be a real array"):
+            cosine(wrong, [1, 1])
+        with pytest.raises(ValueError, match="other must be a real array"):
+            cosine([1, 1], wrong)
+    with pytest.raises(ValueError, match=r"other must be of the shape of one, \(1,\); got shape \(2,\)"):
         cosine([1], [1, 1])
 
 
@@ -124,8 +128,24 @@ def test_bad_arguments_are_named() -> None:
         exact_weights(MarkovChain([[0.0, 1.0], [0.5, 0.5]]), 1)
     with pytest.raises(ValueError, match="width must be a whole number of at least 2"):
         rank_one_weights(resting_point(LAZY), 1)
-    with pytest.raises(ValueError, match="frames must hold at least one"):
-        project([], [1, 0])
+    with pytest.raises(ValueError, match="point must be a RankOnePoint or a RestingPoint; got None"):
+        rank_one_weights(None, 2)  # type: ignore[arg-type]
+    weights = Parameters.gaussian(4, 3, 1, 0)
+    for frames in ([], weights, np.zeros((2, 2)), [None]):
+        with pytest.raises(ValueError, match="frames must be a list or tuple of Parameters, at least one; got"):
+            project(frames, [1, 0])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"frames must all have the same width; got \[2, 3\]"):
+        project([weights, Parameters.gaussian(4, 2, 1, 0)], [1, 0, 0])
+    with pytest.raises(ValueError, match="u must be a unit vector; got one of length 2"):
+        project([weights], [2, 0, 0])
+    with pytest.raises(ValueError, match="start must be a Parameters; got None"):
+        conserved_change(None, weights)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="now must have width 3, as start has; got 2"):
+        conserved_change(weights, Parameters.gaussian(4, 2, 1, 0))
+    with pytest.raises(ValueError, match=r"score must be a number in \[-1e\+12, 1e\+12\]; got 1e\+300"):
+        exact_weights(LAZY, 1e300)
+    with pytest.raises(ValueError, match="times must increase"):
+        local_growth_rate(times[::-1], np.exp(times), 1, 60)
     with pytest.raises(ValueError, match=r"u must be a real array of shape \(3\)"):
         project([Parameters.gaussian(4, 3, 1, 0)], [1, 0])
     with pytest.raises(ValueError, match="parameters must be for the chain's 4 tokens; got 5"):

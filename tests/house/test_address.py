@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import address
 import pytest
@@ -33,6 +34,8 @@ def mentions(root: Path) -> dict[str, set[str]]:
         "README.md: folder": set(re.findall(r"^cd (.*)$", texts["README.md"], re.MULTILINE)),
         "anywhere: repository": set(re.findall(rf"https://github\.com/[\w-]+/{name}\b", everything)),
         "anywhere: pages": set(re.findall(pages, everything)),
+        "hub links: repository": {unquote(link) for link in re.findall(r"git-pull\?repo=([^&\s]+)&", everything)},
+        "hub links: folder": set(re.findall(r"&urlpath=lab%2Ftree%2F(.+?)%2F", everything)),
         "install cells: repository": set(re.findall(r"git\+(https://[^\s\"'@]+)", everything)),
     }
 
@@ -72,6 +75,7 @@ def test_one_command_changes_them_all(tmp_path: Path, slug: str) -> None:
     assert_agreement(tmp_path)
     for path, text in address.text_files(tmp_path).items():
         assert f"/{old.slug}" not in text, path
+        assert f"%2F{quote(old.slug, '')}" not in text, path
         assert old.pages not in text, path
 
 

@@ -1,4 +1,4 @@
-"""A branch is made of a folder's files alone, in one commit, and the checkout stays as it was."""
+"""A branch is made of a folder's files alone, a commit each time, and the checkout stays as it was."""
 
 from __future__ import annotations
 
@@ -31,20 +31,27 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path / "clone"
 
 
-def test_the_branch_holds_the_folder_and_no_history(clone: Path, tmp_path: Path) -> None:
+def test_the_branch_holds_the_folder_and_a_commit_for_each_time(clone: Path, tmp_path: Path) -> None:
     made = clone / "made" / "deep"
     made.mkdir(parents=True)
     (made / "one.ipynb").write_text("{}")
-    publish.publish(clone, made.parent, "notebooks", "origin")
+    first = publish.publish(clone, made.parent, "notebooks", "origin")
     (made / "one.ipynb").rename(made / "two.ipynb")
     commit = publish.publish(clone, made.parent, "notebooks", "origin")
     remote = tmp_path / "remote"
     assert git(remote, "rev-parse", "notebooks") == commit
     assert git(remote, "ls-tree", "-r", "--name-only", "notebooks") == "deep/two.ipynb"
-    assert git(remote, "rev-list", "--count", "notebooks") == "1"
+    assert git(remote, "rev-list", "notebooks") == f"{commit}\n{first}"
     assert git(remote, "log", "-1", "--format=%s", "notebooks") == f"Made from {git(clone, 'rev-parse', 'HEAD')}"
     assert git(clone, "status", "--porcelain") == ""
     assert git(clone, "ls-files") == ".gitignore\nsource.md"
+
+
+def test_what_the_branch_has_already_is_no_new_commit(clone: Path) -> None:
+    (clone / "made").mkdir()
+    (clone / "made" / "one.ipynb").write_text("{}")
+    first = publish.publish(clone, clone / "made", "notebooks", "origin")
+    assert publish.publish(clone, clone / "made", "notebooks", "origin") == first
 
 
 def test_an_empty_folder_is_refused(clone: Path, tmp_path: Path) -> None:

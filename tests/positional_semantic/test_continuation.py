@@ -77,6 +77,26 @@ def test_a_walk_goes_round_both_folds(direction: float) -> None:
     assert direction * after.at.x[0] > 1.5
 
 
+def test_short_steps_do_not_leap_from_one_piece_of_a_curve_to_the_next() -> None:
+    """``u^2 = parameter^2 - 0.01``: two pieces, which end at 0.1 and -0.1 and point at each other."""
+
+    class Pieces(Cubic):
+        def evaluate(self, x: Array, parameter: float) -> Values:
+            u, v = x
+            return Values(x, parameter, np.array([u**2 - parameter**2 + 0.01, v - u]))
+
+        def parameter_slope(self, at: Values) -> Array:
+            return np.array([-2 * at.parameter, 0.0])
+
+    start = Pieces().evaluate(np.full(2, np.sqrt(0.99)), 1.0)
+    steps = itertools.islice(walk(Pieces(), start, jacobian(Pieces(), start), -1.0, 1e-6, longest=0.05), 60)
+    pairs = list(itertools.takewhile(lambda pair: pair[1].at.x[0] > -0.8, steps))
+    assert min(after.at.parameter for _, after in pairs) > 0.099
+    (turn,) = [turning_point(*pair) for pair in pairs if pair[0].direction != pair[1].direction]
+    assert turn == pytest.approx(0.1, abs=0.01)
+    assert pairs[-1][1].at.x[0] < -0.7
+
+
 def test_a_walk_stops_where_the_curve_does() -> None:
     class Cut(Cubic):
         def evaluate(self, x: Array, parameter: float) -> Values:

@@ -332,6 +332,19 @@ def test_beyond_its_end_a_branch_is_missing_and_before_it_is_there(
 
 
 @pytest.mark.slow
+def test_two_pieces_of_a_branch_that_end_close_to_each_other_are_told_apart() -> None:
+    """With long steps a walk along the one leaps to the other with some nodes, and ends far away."""
+    task = Task(omega=0.24)
+    first = spinodal_alpha(task, "positional", end="upper", start=0.5, accuracy=0.02)
+    second = spinodal_alpha(task, "positional", end="lower", start=100.0, accuracy=0.02)
+    assert first.kind == second.kind == "fold"
+    between = np.sqrt(first.value * second.value)
+    assert first.value * 1.05 < between < second.value / 1.05
+    with pytest.raises(NoSuchPointError):
+        solve_state_evolution(task, between, "positional")
+
+
+@pytest.mark.slow
 def test_where_the_semantic_overlap_vanishes_an_eigenvalue_passes_one() -> None:
     """At the uninformed point, from which the semantic branch is born there: the eigenvalue along theta."""
     alpha = end(0.3, "semantic", "lower", 1.0).value
@@ -417,7 +430,7 @@ def test_a_branch_that_is_nowhere_has_no_end(threshold: Callable[..., Threshold]
 
 
 def test_stability_is_searched_where_the_branch_is() -> None:
-    """At omega = 0 the positional branch ends at 0.93, before where the search begins."""
+    """At omega = 0 the positional branch ends near 0.92, before where the search begins."""
     with pytest.raises(NoThresholdError, match="it is one") as none:
         stability_alpha(Task(0.0), "positional")
     assert none.value.winner == "positional"

@@ -10,9 +10,10 @@ from pathlib import Path
 import pandas as pd
 
 from attention_phases import stored
-from attention_phases.errors import ConvergenceError, DownloadError
+from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.corpora import LEVELS, NAMES, Corpus, load_corpus
 from attention_phases.focus_dilution.real_text import RUNS, describe, named, train
+from attention_phases.sweeps import alone
 
 _RANKS = (0, 1, 2, 3, 4, 20, 60)  # of the tokens that are watched, where none are named
 
@@ -25,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
         help="train on a text, on its Markov chain, and follow the flow of the chain",
         description="Train on a text, on its Markov chain, and follow the gradient flow of the chain, from the same "
         "start. Writes OUT, a table of frames, and a table of what happens when, whose name ends in -events. The same "
-        "command goes on where it was interrupted.",
+        "command goes on where it was interrupted: until it is done, a hidden folder beside OUT keeps the runs.",
     )
     command.add_argument("--corpus", required=True, help=f"{', '.join(NAMES)}, or the path of a UTF-8 text file")
     command.add_argument("--out", required=True, type=Path, help="file to write, NAME.csv")
@@ -64,16 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(given)
     out: Path = options.out
-    if out.suffix != ".csv" or not out.parent.is_dir():
+    if out.suffix != ".csv" or not out.parent.is_dir() or out.is_dir():
         parser.error(f"--out must be a file NAME.csv in a folder that is there; got {out}")
     head = stored.origin(f"python -m attention_phases.focus_dilution {shlex.join(given)}", "torch")
     try:
-        if options.command == "train":
-            _train(parser, options, head)
-        else:
-            _describe(options, head)
-    except (ValueError, DownloadError, ConvergenceError) as error:
-        parser.exit(1, f"{parser.prog}: {error}\n")
+        with alone(out):
+            if options.command == "train":
+                _train(parser, options, head)
+            else:
+                _describe(options, head)
+    except (ValueError, OSError, ConvergenceError, MemoryError) as error:
+        what = str(error) or "no memory is left"
+        if what.startswith("checkpoint must"):
+            what += f"; to begin anew, remove the folder {_checkpoints(out)}"
+        parser.exit(1, f"{parser.prog}: {what}\n")
+    except KeyboardInterrupt:
+        goes_on = "; the same command goes on from here" if options.command == "train" else ""
+        parser.exit(130, f"{parser.prog}: interrupted{goes_on}\n")
     return 0
 
 
@@ -82,7 +90,7 @@ def _train(parser: argparse.ArgumentParser, options: argparse.Namespace, head: l
         parser.error("--seeds must be at least 1 and --frames at least 2")
     corpus = load_corpus(options.corpus, level=options.level, n_tokens=options.tokens, folder=options.folder)
     ranks = [rank for rank in _RANKS if rank < corpus.n_tokens]
-    checkpoints = options.out.with_name(f".{options.out.stem}")
+    checkpoints = _checkpoints(options.out)
     frames, events = train(
         corpus,
         range(options.seeds),
@@ -105,18 +113,24 @@ def _train(parser: argparse.ArgumentParser, options: argparse.Namespace, head: l
     shutil.rmtree(checkpoints, ignore_errors=True)
 
 
+def _checkpoints(out: Path) -> Path:
+    """The folder that keeps the runs of an unfinished command."""
+    return out.with_name(f".{out.stem}")
+
+
 def _describe(options: argparse.Namespace, head: list[str]) -> None:
     corpora = [
         load_corpus(name, level=level, n_tokens=n_tokens, folder=options.folder)
-        for name in options.corpora
+        for name in dict.fromkeys(options.corpora)
         for level in LEVELS
         for n_tokens in options.tokens
     ]
     tokens, chains = describe(corpora)
     for corpus in {corpus.name: corpus for corpus in corpora}.values():
         head += _about(corpus)
-    words = (tokens["level"] == LEVELS[0]) & (tokens["n_tokens"] == max(options.tokens))
-    _write(tokens[words], options.out, head)
+    words = tokens[tokens["level"] == LEVELS[0]]
+    most = words.groupby("corpus")["n_tokens"].transform("max")  # a text may have fewer words than were allowed
+    _write(words[words["n_tokens"] == most].drop_duplicates(["corpus", "rank"]), options.out, head)
     chains = chains.drop_duplicates(["corpus", "level", "n_tokens"])  # fewer characters than tokens were allowed
     _write(chains, options.out.with_stem(f"{options.out.stem}-rates"), head)
 

@@ -39,17 +39,7 @@ def condensing_direction(parameters: Parameters, chain: MarkovChain) -> Float[Ar
     Raises:
         ValueError: the parameters are for another number of tokens, pi is uniform, or the part that grows is zero.
     """
-    W0, W1, _, _ = fitting(parameters, chain)
-    pi = chain.stationary
-    above = above_uniform(pi)
-    if not above.any():
-        raise ValueError("chain must have a stationary distribution that is not uniform: nothing condenses there")
-    grows: Array = W0.T @ (pi / np.linalg.norm(pi)) + W1 @ (above / np.linalg.norm(above))
-    size = np.linalg.norm(grows)
-    if size == 0:
-        raise ValueError("parameters must have a part that grows, W0^T pi/|pi| + W1 (pi - 1/d)/|pi - 1/d|; got 0")
-    direction: Array = grows / size
-    return direction
+    return direction_of("parameters", parameters, chain)
 
 
 def unigram_profile(chain: MarkovChain) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
@@ -87,6 +77,21 @@ def unigram_point(chain: MarkovChain, width: int, seed: Seed) -> Parameters:
     u /= np.linalg.norm(u)
     zero = np.zeros((width, width))
     return Parameters(np.outer(w0, u), np.outer(u, w1), zero, zero)
+
+
+def direction_of(name: str, parameters: Parameters, chain: MarkovChain) -> Float[Array, " m"]:
+    """`condensing_direction` of an argument with another name."""
+    W0, W1, _, _ = fitting(parameters, chain, name)
+    pi = chain.stationary
+    above = above_uniform(pi)
+    if not above.any():
+        raise ValueError("chain must have a stationary distribution that is not uniform: nothing condenses there")
+    grows: Array = W0.T @ (pi / np.linalg.norm(pi)) + W1 @ (above / np.linalg.norm(above))
+    size = np.linalg.norm(grows)
+    if size == 0:
+        raise ValueError(f"{name} must have a part that grows, W0^T pi/|pi| + W1 (pi - 1/d)/|pi - 1/d|; got 0")
+    direction: Array = grows / size
+    return direction
 
 
 def above_uniform(stationary: Float[Array, " d"]) -> Float[Array, " d"]:

@@ -8,6 +8,7 @@ tokens of their own, as are the end of a line, names in angle brackets (``<unk>`
 that stand alone, and ``@-@``, which is WikiText's hyphen inside a word. Tokens that are not kept become ``<unk>``.
 """
 
+import errno
 import functools
 import hashlib
 import io
@@ -31,7 +32,7 @@ from attention_phases.focus_dilution.markov_transformer import MarkovChain, Seed
 LEVELS = ("word", "char")
 UNKNOWN = "<unk>"
 _WORD = re.compile(
-    r"<\|?\w{1,30}\|?>|@[-.,]@|\w{1,100}(?:['’]\w{1,100})*|'(?:s|t|re|ve|m|ll|d)\b|\n|[^\w\s]"  # no token is longer
+    r"<\|?\w{1,30}\|?>|@[-.,]@|\w{1,100}(?:['’]\w{1,100}){0,9}|'(?:s|t|re|ve|m|ll|d)\b|\n|[^\w\s]"  # no token is longer
 )
 _PIECE = 2**20  # characters that are read at once; where so many have no blank between them, a word may be cut
 _MOST_WORDS = 2**20  # different ones; what first appears after so many is unknown
@@ -201,6 +202,7 @@ def load_corpus(
         ValueError: names the argument; also where a file is missing, empty or no text, or has less than two different
             tokens, or a sample in the folder has a wrong checksum.
         DownloadError: the sample could not be downloaded; the message says what went wrong.
+        OSError: the file cannot be read, or there is no space for the tokens in the folder for temporary files.
     """
     level = _checks.choice("level", level, LEVELS)
     most = None if n_tokens is None else _checks.integer("n_tokens", n_tokens, 2)
@@ -221,7 +223,12 @@ def load_corpus(
         with _opened(content) as file:
             while piece := file.read(_PIECE):
                 digest.update(piece)
-    tokens, vocabulary = _encoded(_pieces(contents, name), level, most)
+    try:
+        tokens, vocabulary = _encoded(_pieces(contents, name), level, most)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(error.errno, f"no space is left for the tokens of {name}", tempfile.gettempdir()) from None
+        raise
     if len(vocabulary) < 2:
         raise ValueError(
             f"corpus must have at least 2 different tokens; {name} has {len(vocabulary)} in a text of {len(tokens)}"
@@ -242,9 +249,16 @@ def _python_docs() -> str:
 
 def _text_file(corpus: Any) -> Path:
     names = ", ".join(map(repr, NAMES))
-    if not isinstance(corpus, str | os.PathLike) or not os.fspath(corpus) or not Path(corpus).exists():
-        raise ValueError(f"corpus must be one of {names}, or the path of a text file; got {_checks.shown(corpus)}")
+    wrong = f"corpus must be one of {names}, or the path of a text file; got {_checks.shown(corpus)}"
+    if not isinstance(corpus, str | os.PathLike) or not os.fspath(corpus):
+        raise ValueError(wrong)
     path = Path(corpus)
+    try:
+        there = path.exists()
+    except (OSError, ValueError):  # a name that is too long, or has a zero in it
+        there = False
+    if not there:
+        raise ValueError(wrong)
     if not path.is_file():
         raise ValueError(f"corpus must be one of {names}, or the path of a text file; {path} is no file")
     return path

@@ -23,18 +23,19 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import LSODA
 
 from attention_phases import _checks
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
-from attention_phases.focus_dilution.condensation import above_uniform, condensation_rate, condensing_direction
+from attention_phases.focus_dilution.condensation import above_uniform, condensation_rate, direction_of
 from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.markov_transformer import (
     MarkovChain,
     Parameters,
     has_size,
+    log_softmax,
     scale_of_start,
     softmax,
 )
@@ -80,7 +81,7 @@ class RankOneTrajectory:
     def attention(self) -> Float[Array, "T d d"]:
         """a at each time."""
         scores = self.score_scale[:, None, None] * self.w0[:, :, None] * self.w0[:, None, :]
-        return softmax(self.chain.log_stationary + scores)[1]
+        return softmax(self.chain.log_stationary + scores)
 
 
 class ScorePair(NamedTuple):
@@ -148,7 +149,7 @@ def rank_one_flow(
     if t_max is not None:
         t_max = _checks.real("t_max", t_max, 0, open_low=True)
     if start is not None:
-        u = condensing_direction(start, chain)
+        u = direction_of("start", start, chain)
         has_size("start", start)
         begin = along(start, u)
     else:
@@ -179,7 +180,7 @@ def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> R
     rest = AT_REST * (abs(rate) * (counted > 2 * d) or condensation_rate(chain) or 1)
 
     def point(y: Array) -> RankOnePoint:
-        return RankOnePoint(chain, y[:d], y[d:-1], float(start.scores.scale(y[-1])))
+        return RankOnePoint.unchecked(chain, y[:d], y[d:-1], float(start.scores.scale(y[-1])))
 
     def rates(_: float, y: Array) -> Array:
         return np.concatenate(point(y).force)
@@ -236,19 +237,45 @@ def _losses(
     losses = []
     for j in range(0, len(w0), together):
         x0, x1, s = w0[j : j + together, :, None], w1[j : j + together, None], score_scale[j : j + together]
-        a = softmax(s[:, None, None] * x0 * x0.transpose(0, 2, 1) + chain.log_stationary)[1]
-        losses.append(-(weight * softmax((a @ x0) * x1)[0]).sum(axis=(1, 2)))
+        a = softmax(s[:, None, None] * x0 * x0.transpose(0, 2, 1) + chain.log_stationary)
+        losses.append(-(weight * log_softmax((a @ x0) * x1)[0]).sum(axis=(1, 2)))
     return np.concatenate(losses)
 
 
 class RankOnePoint:
-    """Loss, forces and their derivative at a point (w0, w1, s) of the rank-one manifold."""
+    """Loss, forces and their derivative at a point (w0, w1, s) of the rank-one manifold.
 
-    def __init__(self, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float) -> None:
+    Args:
+        chain: the Markov chain.
+        w0: (d,), the embeddings along u.
+        w1: (d,), the projection to the logits along u.
+        score_scale: s in ``z = s w0 w0^T``.
+
+    Raises:
+        ValueError: names the argument, what it must be and what it got.
+    """
+
+    def __init__(self, chain: MarkovChain, w0: ArrayLike, w1: ArrayLike, score_scale: float) -> None:
+        _checks.instance("chain", chain, MarkovChain)
+        embedding, projection = (
+            _checks.array(name, values, (chain.n_tokens,)) for name, values in (("w0", w0), ("w1", w1))
+        )
+        self._set(chain, embedding, projection, _checks.real("score_scale", score_scale))
+
+    @classmethod
+    def unchecked(
+        cls, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float
+    ) -> "RankOnePoint":
+        """The same without checks, which would take a solver a third of its time."""
+        point = cls.__new__(cls)
+        point._set(chain, w0, w1, score_scale)
+        return point
+
+    def _set(self, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float) -> None:
         self.chain, self.w0, self.w1, self.score_scale = chain, w0, w1, score_scale
-        self.attention = a = softmax(w0[:, None] * (score_scale * w0) + chain.log_stationary)[1]
+        self.attention = a = softmax(w0[:, None] * (score_scale * w0) + chain.log_stationary)
         self.x = a @ w0
-        self._log_probabilities, self.probabilities = softmax(self.x[:, None] * w1)
+        self.probabilities = softmax(self.x[:, None] * w1)
         self.residual = chain.transition - self.probabilities  # R
         self.residual *= chain.stationary[:, None]
         self.slope = self.residual @ w1  # r
@@ -259,7 +286,8 @@ class RankOnePoint:
     @property
     def loss(self) -> float:
         """L in nats."""
-        return float(-self.chain.stationary @ (self.chain.transition * self._log_probabilities).sum(axis=1))
+        log_probabilities = log_softmax(self.x[:, None] * self.w1)[0]
+        return float(-self.chain.stationary @ (self.chain.transition * log_probabilities).sum(axis=1))
 
     @property
     def output_force(self) -> Float[Array, "d d"]:

@@ -38,6 +38,6 @@ def focus_rate(chain: MarkovChain) -> float:
     frequency, log_frequency = pi - pi @ pi, np.log(pi) - pi @ np.log(pi)
     covariance = pi * frequency @ chain.transition @ log_frequency
     variance = pi @ frequency**2
-    if abs(covariance) <= _ROUNDING * np.sqrt(variance * (pi @ log_frequency**2)):
+    if not w0.any() or abs(covariance) <= _ROUNDING * np.sqrt(variance * (pi @ log_frequency**2)):
         return 0.0
     return float(w0 @ w0 / (pi @ pi) ** 2 * covariance * variance)

@@ -170,7 +170,7 @@ def gradient_flow(
     rtol = _checks.real("rtol", rtol, 1e-10, 0.01)
     n_frames = _checks.integer("n_frames", n_frames, 3)
     max_steps = _checks.integer("max_steps", max_steps, 1)
-    tokens = _queries(queries, chain)
+    tokens = query_tokens(queries, chain)
 
     if not any(np.any(rate) for rate in Expansion(start.arrays, chain).flow):
         raise ValueError("start must not be a critical point, which the flow never leaves; the gradient vanishes there")
@@ -422,7 +422,7 @@ def _times(times: ArrayLike) -> Float[Array, " T"]:
     return values
 
 
-def _queries(queries: ArrayLike | None, chain: MarkovChain) -> Int[NDArray[np.int64], " n_queries"]:
+def query_tokens(queries: ArrayLike | None, chain: MarkovChain) -> Int[NDArray[np.int64], " n_queries"]:
     """Token numbers, or a ValueError."""
     if queries is None:
         return np.arange(chain.n_tokens)

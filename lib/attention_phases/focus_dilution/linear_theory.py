@@ -23,9 +23,11 @@ from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, fitting
 from attention_phases.focus_dilution.stages import predicted_path
 from attention_phases.focus_dilution.symmetry_breaking import resting_point
+from attention_phases.focus_dilution.weight_space import unit_vector
 
 Array = NDArray[np.float64]
 
+_LARGEST_EXPONENT = 600  # the exponential of more may not fit into a number, once it is multiplied
 _ALIKE = 1e-9  # probabilities this close, relative, are those of tokens that are alike
 
 
@@ -76,6 +78,10 @@ def linear_condensation(parameters: Parameters, chain: MarkovChain, times: Array
     pi, above, rate = chain.stationary, above_uniform(chain.stationary), condensation_rate(chain)
     if rate == 0:
         raise ValueError("chain must have a stationary distribution that is not uniform: nothing condenses there")
+    if (longest := np.abs(t).max()) > _LARGEST_EXPONENT / rate:
+        raise ValueError(
+            f"times must be at most {_LARGEST_EXPONENT / rate:.4g}, lest the linear flow overflow; got {longest:g}"
+        )
     p, n = pi / np.linalg.norm(pi), above / np.linalg.norm(above)
     alpha0, beta0 = W0.T @ p, W1 @ n
     ch, sh = np.cosh(rate * t)[:, None], np.sinh(rate * t)[:, None]
@@ -134,8 +140,11 @@ def grown_scores(
         ValueError: names the argument, what it must be and what it got.
     """
     _checks.instance("parameters", parameters, Parameters)
-    direction = _checks.array("u", u, (parameters.width,))
-    factor = np.exp(_checks.array("growth", growth, (None,)))[:, None]
+    direction = unit_vector("u", u, parameters.width)
+    exponents = _checks.array("growth", growth, (None,))
+    if (largest := np.abs(exponents).max()) > _LARGEST_EXPONENT:
+        raise ValueError(f"growth must be of size at most {_LARGEST_EXPONENT}; got {largest:g}")
+    factor = np.exp(exponents)[:, None]
     q, k = parameters.WQ.T @ direction, parameters.WK.T @ direction
     grown, shrunk = factor * (q + k), (q - k) / factor
     return (grown + shrunk) / 2, (grown - shrunk) / 2

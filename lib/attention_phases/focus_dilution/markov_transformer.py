@@ -143,9 +143,13 @@ class MarkovChain:
             ValueError: names the argument, what it must be and what it got; also where the class has a single token, or
                 more than 10000.
         """
-        ids = np.asanyarray(token_ids)  # a file that is mapped into memory stays one
+        wanted = "token_ids must be whole numbers of shape (n,) or (n_sequences, n)"
+        try:
+            ids = np.asanyarray(token_ids)  # a file that is mapped into memory stays one
+        except Exception as error:  # rows of unequal length; or what the library that made the value raises
+            raise ValueError(f"{wanted}; got {_checks.shown(token_ids)}") from error
         if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
-            raise ValueError(f"token_ids must be whole numbers of shape (n,) or (n_sequences, n); got {_shape(ids)}")
+            raise ValueError(f"{wanted}; got {_shape(ids)}")
         largest = int(ids.max())
         d = largest + 1 if n_tokens is None else _checks.integer("n_tokens", n_tokens, 2)
         if int(ids.min()) < 0 or largest >= d:
@@ -157,13 +161,14 @@ class MarkovChain:
             raise ValueError(
                 f"token_ids must give a chain of 2 to {_MOST_STATES} tokens; its largest closed class has {len(kept)}"
             )
-        pairs = counts[kept][:, kept].toarray().astype(np.float64)
-        matrix = pairs + smoothing
-        matrix /= matrix.sum(axis=1, keepdims=True)
+        matrix = counts[kept][:, kept].astype(np.float64).toarray()  # in place from here on: it may be large
+        matrix += smoothing
+        occurrences = matrix.sum(axis=1)
+        matrix /= occurrences[:, None]
         if smoothing:
             return cls(matrix)
         chain = cls.__new__(cls)
-        chain._set(matrix, pairs.sum(axis=1) / pairs.sum(), kept)
+        chain._set(matrix, occurrences / occurrences.sum(), kept)
         return chain
 
     @property
@@ -413,9 +418,9 @@ class Expansion:
         self._query, self._key = W0 @ WQ, W0 @ WK  # (d, m)
         scores = self._query @ self._key.T
         scores += chain.log_stationary
-        self.attention = a = softmax(scores)[1]
+        self.attention = a = softmax(scores)
         self._read = a @ W0  # (d, m): the mean embedding that attention reads
-        self._log_p, self._p = softmax(self._read @ W1)
+        self._log_p, self._p = log_softmax(self._read @ W1)
         self._pi = chain.stationary[:, None]
         self.residual = self._pi * (chain.transition - self._p)
         self._pull = self.residual @ W1.T  # (d, m): -dL/d(a W0)
@@ -480,8 +485,15 @@ class Expansion:
         )
 
 
-def softmax(logits: Float[Array, "*n d"]) -> tuple[Float[Array, "*n d"], Float[Array, "*n d"]]:
-    """log softmax and softmax of each row; the first is finite for logits of any size."""
+def softmax(logits: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    """Softmax of each row."""
+    probabilities: Array = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    probabilities /= probabilities.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
+def log_softmax(logits: Float[Array, "*n d"]) -> tuple[Float[Array, "*n d"], Float[Array, "*n d"]]:
+    """Log softmax and softmax of each row; the first is finite for logits of any size."""
     logarithms: Array = logits - logits.max(axis=-1, keepdims=True)
     probabilities: Array = np.exp(logarithms)
     total = probabilities.sum(axis=-1, keepdims=True)

@@ -37,21 +37,21 @@ RUNS = ("text", "chain", "flow")
 CLOCK = 0.1  # part of a time by which two runs may differ and still be the same run with another clock
 APART = 0.1  # total variation between attention rows that is a difference
 _ATTRACTED, _LET_GO = 0.02, 0.01  # attention over the base rate at which a query turns to a token, and leaves it
-_LABELS = {" ": "space", "\n": "newline"}
+_LABELS = {" ": "space", "\n": "newline", "newline": "'newline'"}  # a text may have the word, too
 _FIRST_FRAME = 4.0  # time from which on frames are spread evenly in log(time); nothing happens before
 _KEYS = 4  # most frequent tokens, the attention on which is in the table
 _DENSE = 4  # frames of a run for each one in the table
 
 
 def label(token: str) -> str:
-    """A token's name in tables and figures: white space has none of its own that can be seen."""
+    """A token's name in tables and figures: white space has none of its own that can be seen. No two have the same."""
     return _LABELS.get(token, token)
 
 
 def named(corpus: Corpus, names: Iterable[str]) -> list[str]:
     """The tokens of the corpus that have these names."""
     by_label = {label(token): token for token in corpus.vocabulary}
-    return [name if name in corpus.vocabulary else by_label.get(name, name) for name in names]
+    return [by_label.get(name, name) for name in names]
 
 
 def passages(
@@ -210,8 +210,9 @@ def train(
         raise ValueError(f"tokens must be different ones, at least one; got {_checks.shown(list(tokens))}")
     t_max = _checks.real("t_max", t_max, 0, _checks.LARGEST, open_low=True)
     learning_rate = _checks.real("learning_rate", learning_rate, 0, _checks.LARGEST, open_low=True)
-    n_steps = max(1, round(t_max / learning_rate))
-    times = frame_times(n_steps * learning_rate, _DENSE * n_frames)
+    n_steps = max(1, round(_checks.real("t_max/learning_rate", t_max / learning_rate, 0, _checks.MOST)))
+    n_frames = _checks.integer("n_frames", n_frames, 2, _checks.MOST // _DENSE)
+    times = frame_times(n_steps * learning_rate, min(_DENSE * n_frames, n_steps + 1))
     frames: list[pd.DataFrame] = []
     events: list[dict[str, Any]] = []
     for seed in seeds:

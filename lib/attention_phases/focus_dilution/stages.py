@@ -15,14 +15,14 @@ found, are these; attention is compared by total variation.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import CubicHermiteSpline
 from scipy.special import entr
 
@@ -31,6 +31,7 @@ from attention_phases._blas import one_thread
 from attention_phases.focus_dilution.condensation import condensation_rate, condensing_direction
 from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneTrajectory, along, rank_one_flow
 from attention_phases.focus_dilution.focus import focus_rate
+from attention_phases.focus_dilution.gradient_flow import query_tokens
 from attention_phases.focus_dilution.markov_transformer import (
     MarkovChain,
     Parameters,
@@ -50,6 +51,7 @@ _VISIBLE, _GROWN = 0.05, 0.25  # singular values of W0, over the first: where a 
 _SUM_TOLERANCE = 1e-6  # how far from 1 a row of attention may sum
 _ROUNDING = 1e-12  # an entropy of pi this close to log d leaves nothing to condense
 _GROWTH = 0.1  # of the transverse part in a step of its prediction, once the rank-one flow is at rest; a logarithm
+_READ = ("times", "loss", "attention", "singular_values")  # of a trajectory
 _STALLED = 1e-12  # a transverse rate this much smaller than the condensation rate is zero
 
 
@@ -103,6 +105,9 @@ def find_stages(trajectory: Observed) -> list[Stage]:
             increase from 0; the attention is none, or in the first frame not the same for all queries, to within 0.01;
             or the singular values are negative or not sorted.
     """
+    lacks = [name for name in _READ if not hasattr(trajectory, name)]
+    if lacks:
+        raise ValueError(f"trajectory must have {', '.join(_READ)}; got {_checks.shown(trajectory)}")
     times = _checks.array("trajectory.times", trajectory.times, (None,))
     if times[0] != 0:
         raise ValueError(f"trajectory.times must begin at 0, as training does; got {times[0]:g}")
@@ -221,7 +226,7 @@ def _peak(times: Float[Array, " T"], values: Float[Array, " T"], j: int) -> floa
 
 
 @one_thread
-def predict_timeline(chain: MarkovChain, parameters: Parameters, queries: Sequence[int] | None = None) -> list[Stage]:
+def predict_timeline(chain: MarkovChain, parameters: Parameters, queries: ArrayLike | None = None) -> list[Stage]:
     """The stages of the first cycle of the gradient flow from given weights, without following the flow.
 
     What lies along the direction u in which the weights condense follows the rank-one flow. What lies across grows in
@@ -248,10 +253,7 @@ def predict_timeline(chain: MarkovChain, parameters: Parameters, queries: Sequen
         ConvergenceError: the rank-one flow does not come to rest; `rank_one_flow` says why.
     """
     fitting(parameters, chain)
-    tokens = range(chain.n_tokens)
-    chosen = [_checks.integer("queries", i, 0, len(tokens) - 1) for i in (tokens if queries is None else queries)]
-    if not chosen:
-        raise ValueError("queries must name at least one token; got none")
+    chosen = query_tokens(queries, chain)
     _check_near_origin(chain, parameters)
     if condensation_rate(chain) == 0:
         return []
@@ -264,7 +266,7 @@ def predict_timeline(chain: MarkovChain, parameters: Parameters, queries: Sequen
         states.append((point.w0, point.score_scale, point.loss))
         singular_values.append(values)
     w0, score_scale, loss = (np.array(values) for values in zip(*states, strict=True))
-    rows = (softmax((score_scale * w0[:, i])[:, None] * w0 + chain.log_stationary)[1] for i in chosen)
+    rows = (softmax((score_scale * w0[:, i])[:, None] * w0 + chain.log_stationary) for i in chosen)
     stages = _stages(np.array(times), loss, rows, np.array(singular_values), chain.stationary)
     return [replace(stage, standard_error=None) for stage in stages if stage.cycle == 1]
 
@@ -308,7 +310,7 @@ def _path(flow: RankOneTrajectory, across: "_Across") -> Iterator[tuple[float, R
     history = np.column_stack([flow.w0, flow.w1, flow.growth])
 
     def at(y: Array) -> tuple[RankOnePoint, Array]:
-        point = RankOnePoint(chain, y[:d], y[d:-1], float(across.scores.scale(y[-1])))
+        point = RankOnePoint.unchecked(chain, y[:d], y[d:-1], float(across.scores.scale(y[-1])))
         return point, across.operator(point, y[-1])
 
     here, T = at(history[0])

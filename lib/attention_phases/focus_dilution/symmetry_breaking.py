@@ -88,7 +88,7 @@ def resting_point(chain: MarkovChain) -> RestingPoint:
     if found is None:
         raise ConvergenceError(
             f"the rank-one flow has no end: at t = {end.times[-1]:g} it still creeps; "
-            f"so it is where transitions of probability 0 drive weights to infinity",
+            f"so it is where transitions of probability 0, or nearly 0, drive weights to infinity",
             end,
             end.residual,
         )
@@ -140,7 +140,7 @@ def _newton_step(point: RankOnePoint) -> RankOnePoint:
     d = len(point.w0)
     step = np.linalg.lstsq(point.force_derivative, -np.concatenate(point.force), rcond=_NEUTRAL)[0]
     with np.errstate(over="ignore", invalid="ignore"):  # far out, where the flow has no end
-        return RankOnePoint(
+        return RankOnePoint.unchecked(
             point.chain, point.w0 + step[:d], point.w1 + step[d:-1], point.score_scale + float(step[-1])
         )
 

@@ -33,7 +33,7 @@ from tqdm import tqdm
 from attention_phases import _checks
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.corpora import Corpus
-from attention_phases.focus_dilution.gradient_flow import Trajectory, _drift, _queries, _times
+from attention_phases.focus_dilution.gradient_flow import Trajectory, _drift, _times, query_tokens
 from attention_phases.focus_dilution.markov_transformer import (
     Expansion,
     MarkovChain,
@@ -170,7 +170,7 @@ def train_transformer(
     n_frames = _checks.integer("n_frames", n_frames, 2)
     if queries is None and isinstance(data, Corpus):
         queries = range(min(_QUERIES_OF_TEXT, data.n_tokens))
-    tokens = _queries(queries, chain)
+    tokens = query_tokens(queries, chain)
     probes = _Probes(data, tokens, context) if isinstance(data, Corpus) else None
     checkpoint_every = _checks.real("checkpoint_every", checkpoint_every, 0)
     file = None if checkpoint is None else _file(checkpoint)

@@ -25,6 +25,7 @@ from attention_phases.focus_dilution.markov_transformer import (
 from attention_phases.focus_dilution.symmetry_breaking import RestingPoint
 
 Array = NDArray[np.float64]
+_UNIT = 1e-9  # by how much the length of a unit vector may differ from 1
 
 
 class Projection(NamedTuple):
@@ -93,7 +94,15 @@ def hessian_operator(parameters: Parameters, chain: MarkovChain) -> LinearOperat
 
 
 def conserved_change(start: Parameters, now: Parameters) -> tuple[Float[Array, "m m"], Float[Array, "m m"], Array]:
-    """By how much the three `conserved_quantities` at `now` differ from those at `start`: zero along the flow."""
+    """By how much the three `conserved_quantities` at `now` differ from those at `start`: zero along the flow.
+
+    Raises:
+        ValueError: `start` or `now` are no `Parameters`, or of different widths.
+    """
+    _checks.instance("start", start, Parameters)
+    _checks.instance("now", now, Parameters)
+    if now.width != start.width:
+        raise ValueError(f"now must have width {start.width}, as start has; got {now.width}")
     before, after = conserved_quantities(start), conserved_quantities(now)
     first, second, third = (new - old for new, old in zip(after, before, strict=True))
     return first, second, third
@@ -112,7 +121,7 @@ def exact_weights(chain: MarkovChain, score: float) -> Parameters:
     _checks.instance("chain", chain, MarkovChain)
     if not (chain.transition > 0).all():
         raise ValueError("chain must have positive transition probabilities: finite logits give no others")
-    score = _checks.real("score", score)
+    score = _checks.real("score", score, -_checks.LARGEST, _checks.LARGEST)
     if score == 0:
         raise ValueError("score must not be 0: all queries would read the same; got 0")
     identity = np.eye(chain.n_tokens)
@@ -133,6 +142,8 @@ def rank_one_weights(point: RankOnePoint | RestingPoint, width: int) -> Paramete
     Raises:
         ValueError: names the argument, what it must be and what it got.
     """
+    if not isinstance(point, RankOnePoint | RestingPoint):
+        raise ValueError(f"point must be a RankOnePoint or a RestingPoint; got {_checks.shown(point)}")
     u, b = np.eye(_checks.integer("width", width, 2))[:2]
     WQ = np.sqrt(abs(point.score_scale)) * np.outer(u, b)
     return Parameters(np.outer(point.w0, u), np.outer(u, point.w1), WQ, np.sign(point.score_scale) * WQ)
@@ -144,20 +155,25 @@ def project(frames: Sequence[Parameters], u: ArrayLike) -> Projection:
     Raises:
         ValueError: names the argument, what it must be and what it got.
     """
-    if not frames:
-        raise ValueError("frames must hold at least one; got none")
-    for frame in frames:
-        _checks.instance("frames", frame, Parameters)
-    direction = _checks.array("u", u, (frames[0].width,))
+    if not isinstance(frames, list | tuple) or not frames or not all(isinstance(each, Parameters) for each in frames):
+        raise ValueError(f"frames must be a list or tuple of Parameters, at least one; got {_checks.shown(frames)}")
+    widths = {frame.width for frame in frames}
+    if len(widths) > 1:
+        raise ValueError(f"frames must all have the same width; got {sorted(widths)}")
+    direction = unit_vector("u", u, frames[0].width)
     parts = ([w.W0 @ direction, w.W1.T @ direction, w.WQ.T @ direction, w.WK.T @ direction] for w in frames)
     return Projection(*(np.array(part) for part in zip(*parts, strict=True)))
 
 
 def cosine(one: ArrayLike, other: ArrayLike) -> float:
-    """The cosine of the angle between two arrays of the same shape, as vectors; neither may be zero."""
-    a, b = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
-    if a.shape != b.shape or not a.any() or not b.any():
-        raise ValueError(f"one and other must be of the same shape and not zero; got shapes {a.shape} and {b.shape}")
+    """The cosine of the angle between two arrays of the same shape, as vectors; neither may be zero.
+
+    Raises:
+        ValueError: one of them is not an array of finite numbers or is zero, or their shapes differ.
+    """
+    a, b = _direction("one", one), _direction("other", other)
+    if a.shape != b.shape:
+        raise ValueError(f"other must be of the shape of one, {a.shape}; got shape {b.shape}")
     return float((a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b))
 
 
@@ -174,6 +190,8 @@ def local_growth_rate(times: ArrayLike, sizes: ArrayLike, low: float, high: floa
         ValueError: names the argument, what it must be and what it got.
     """
     t = _checks.array("times", times, (None,))
+    if not (np.diff(t) > 0).all():
+        raise ValueError(f"times must increase; got {_checks.shown(times)}")
     size = _checks.array("sizes", sizes, t.shape)
     inside = (size > _checks.real("low", low, 0)) & (size < _checks.real("high", high, low))
     if inside.sum() <= 10:
@@ -181,6 +199,26 @@ def local_growth_rate(times: ArrayLike, sizes: ArrayLike, low: float, high: floa
     local = np.diff(np.log(size[inside])) / np.diff(t[inside])
     lower, median, upper = np.percentile(local, [25, 50, 75])
     return GrowthRate(float(median), float(lower), float(upper))
+
+
+def unit_vector(name: str, value: ArrayLike, length: int) -> Float[Array, " n"]:
+    """`value` as a vector of length 1 with so many entries, or a ValueError."""
+    vector = _checks.array(name, value, (length,))
+    if abs(np.linalg.norm(vector) - 1) > _UNIT:
+        raise ValueError(f"{name} must be a unit vector; got one of length {np.linalg.norm(vector):.6g}")
+    return vector
+
+
+def _direction(name: str, value: ArrayLike) -> Float[Array, "*shape"]:
+    """`value` over its largest entry, or a ValueError."""
+    try:
+        raw = np.asarray(value)
+    except Exception as error:  # rows of unequal length; or what the library that made the value raises
+        raise ValueError(f"{name} must be a real array; got {_checks.shown(value)}") from error
+    if raw.dtype.kind not in "fiu" or not np.isfinite(raw).all() or not raw.any():
+        raise ValueError(f"{name} must be a real array of finite entries, not all zero; got {_checks.shown(value)}")
+    scaled: Array = raw / np.abs(raw).max()
+    return scaled
 
 
 def _parts(vector: Float[Array, " n"], d: int, m: int) -> Weights:

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_MOST_PLACES = 200
+_MOST_PLACES = 400
+_LONGEST = 0.4
 
 
 class Evaluation(Protocol):
@@ -118,14 +119,20 @@ class Place(Generic[E]):
 
 
 def walk(
-    equations: Equations[E], at: E, slopes: Float[Array, "n k"], direction: float, tolerance: float
+    equations: Equations[E],
+    at: E,
+    slopes: Float[Array, "n k"],
+    direction: float,
+    tolerance: float,
+    longest: float = _LONGEST,
 ) -> Iterator[tuple[Place[E], Place[E]]]:
     """Pairs of neighbouring places on the curve, leaving a root with the parameter rising (+1) or falling (-1).
 
-    It ends where even a short step finds no root, or after many places.
+    It ends where even a short step finds no root, or after many places. Where one piece of the curve ends and another
+    begins not farther than the longest step, it may leap across.
     """
     here = _place(equations, at, slopes, equations.scale(at.x), np.append(np.zeros(len(at.x)), direction))
-    length = 0.1
+    length = min(0.1, longest)
     for _ in range(_MOST_PLACES):
         there = None
         while there is None:
@@ -138,7 +145,7 @@ def walk(
                     return
         yield here, there
         here = there
-        length = min(1.5 * length, 0.4)
+        length = min(1.5 * length, longest)
 
 
 def along(equations: Equations[E], here: Place[E], length: float, tolerance: float) -> Place[E] | None:

@@ -64,8 +64,9 @@ Array = NDArray[np.float64]
 Range = tuple[float, float]
 End = Literal["lower", "upper"]
 
-_CAREFUL = 14  # log2 of the number of nodes with which a minimum is told from a pass
-_THOROUGH = 16  # the same, where a branch is lost on the way to its end
+_CAREFUL = 14  # log2 of the number of nodes with which a minimum is told from a pass, and an end is first looked for
+_THOROUGH = 16  # the same, where a branch is lost on the way to its end or has none
+_STEP = 0.1  # longest, on the way to the end of a branch: its pieces may be as close as this in log alpha
 _ROUGH = 1e-3  # relative accuracy of order parameters: the training loss has its square
 _STRIDE = 0.1  # first step, in log alpha, of a search for where a branch ceases to be a minimum
 _SHORTEST = 0.002  # the same, of the last one before the branch's own end
@@ -489,30 +490,43 @@ def spinodal_alpha(
 
 
 def _spinodal(branch: Branch, direction: float, start: float, asked: _Asked) -> Threshold:
-    equations = BranchEquations(branch, SEARCH, asked.seeds[0], follow=0.3)
+    equations = BranchEquations(branch, _CAREFUL, asked.seeds[0], follow=0.3)
     root = _first_root(equations, start, asked.limits)
     if root is None:
         raise _not_found(branch.name, asked.limits)
     equations, way, turn, _ = _turn_with_enough_nodes(equations, root, direction, asked)
-    log2_nodes, error = SEARCH, _end(equations, turn)[1]
+    log2_nodes, factor = equations.log2_nodes, _end(equations, turn)[1] / asked.accuracy
     found: Threshold | None = None
-    while log2_nodes < FINEST and (found is None or error > asked.accuracy):
-        log2_nodes = more_nodes(log2_nodes, max(error / asked.accuracy, 2.0))
+    while log2_nodes < FINEST and (found is None or factor > 1):
+        log2_nodes = more_nodes(log2_nodes, max(factor, 2.0))
         ends = []
         try:
             for each in asked.seeds:
                 equations = BranchEquations(branch, log2_nodes, each, follow=0.3)
                 root = _nearest_root(equations, way, asked.limits)
-                equations, way, turn, beyond = _turn_with_enough_nodes(equations, root, direction, asked)
+                equations, _, turn, beyond = _turn_with_enough_nodes(equations, root, direction, asked)
                 ends.append(_end(equations, turn))
         except OutOfTimeError:
             if found is None:
                 raise
             break
-        alphas, errors = np.array(ends).T
+        except NoThresholdError:
+            ends = []  # with some nodes it goes on
+        alphas, errors = np.array(ends).reshape(-1, 2).T
+        if not ends or alphas.max() > (1 + _STEP) * alphas.min():  # they join or part pieces of the branch
+            found, log2_nodes, factor = None, max(log2_nodes, FINEST - 1), 2.0
+            continue
         error = max(float(standard_error(alphas)), float(np.sqrt((errors**2).sum())) / SEARCHES)
-        found = Threshold(float(alphas.mean()), error, _kind_of_end(equations, turn[0], beyond, error))
-    assert found is not None
+        kind = _kind_of_end(equations, turn[0], beyond, error * SEARCHES**0.5)
+        found = Threshold(float(alphas.mean()), error, kind)
+        factor = error / asked.accuracy
+    if found is None:
+        raise ConvergenceError(
+            f"where the {branch.name} branch ends depends on the nodes, with 2^{FINEST} of them too: "
+            "it may have pieces that nearly touch",
+            last=None,
+            residual=np.inf,
+        )
     return found
 
 
@@ -682,23 +696,28 @@ differ from that of the turn itself, and the places beyond."""
 def _turn_with_enough_nodes(
     equations: BranchEquations, root: Root, direction: float, asked: _Asked
 ) -> tuple[BranchEquations, *_Turn]:
-    """The turn, and the equations with which it was found: with more nodes where the branch is lost on the way.
+    """The turn, and the equations with which it was found: with more nodes where the branch is lost or has no end.
 
-    Few nodes make the curve rough, most so near its end.
+    Few nodes make the curve rough, most so near its end, and may join pieces of it that are close to each other.
     """
     try:
         return equations, *_turn(equations, root, direction, asked.limits, asked.accuracy)
+    except NoThresholdError:
+        if equations.log2_nodes >= _THOROUGH:
+            raise
+        log2_nodes = _THOROUGH
     except ConvergenceError:
         if equations.log2_nodes >= _THOROUGH:
             raise
-    finer = BranchEquations(equations.branch, min(equations.log2_nodes + 2, _THOROUGH), equations.seed, follow=0.3)
+        log2_nodes = min(equations.log2_nodes + 2, _THOROUGH)
+    finer = BranchEquations(equations.branch, log2_nodes, equations.seed, follow=0.3)
     return _turn_with_enough_nodes(finer, _nearest_root(finer, [root[0]], asked.limits), direction, asked)
 
 
 def _turn(equations: BranchEquations, root: Root, direction: float, limits: Range, accuracy: float) -> _Turn:
     """Follow a branch to where alpha turns back along it."""
     way = [root[0]]
-    places = walk(equations, *root, direction, _ROUGH)
+    places = walk(equations, *root, direction, _ROUGH, _STEP)
     for before, after in places:
         if after.direction != before.direction:
             beyond = itertools.chain([after], (place for _, place in places))
@@ -722,7 +741,7 @@ def _kind_of_end(
     """Whether a branch ends at a fold, or where its overlaps vanish.
 
     In the variable that vanishes the curve is even: it turns there as at a fold. A fold is what comes before, if alpha
-    has changed by more than three standard errors when the overlaps vanish.
+    has changed by more than three standard errors, those of one set of nodes, when the overlaps vanish.
     """
     if not equations.branch.exists(turn.at.x):
         return "vanishes"
