@@ -209,7 +209,7 @@ def unlike_a_notebook(tab: Page) -> list[str]:
     seen = {
         "no notebook is shown": not tab.locator(".jp-NotebookPanel:visible .jp-Cell").count(),
         "the chapter is shown as text": tab.locator(".jp-FileEditor:visible").count(),
-        "raw markup is shown": tab.locator(".jp-MarkdownCell:visible", has_text=":::").count(),
+        "raw markup is shown": tab.locator(".jp-MarkdownCell .myst:visible", has_text=":::").count(),
         "a dialog is open": tab.locator(".jp-Dialog:visible").count(),
         "a notice is shown": tab.locator(".Toastify__toast:visible").count(),
     }

@@ -88,6 +88,8 @@ def agree(one: str, other: str) -> bool:
     if len(pairs[0]) != len(pairs[1]):
         return False
     for first, second in zip(*pairs, strict=True):
+        if first == second:  # the same number, or a piece of a name that reads as one (commit 28e4567)
+            continue
         a, b = (float(text.replace("\N{MINUS SIGN}", "-")) for text in (first, second))
         mantissa, _, exponent = first.lower().partition("e")
         last_digit = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))

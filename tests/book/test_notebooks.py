@@ -218,6 +218,7 @@ def test_a_notebook_alone_installs_its_commit_and_prints_what_the_book_prints(
         ("1.23e-08", "1.24e-08", True),
         ("1.23e-08", "1.23e-07", False),
         ("\N{MINUS SIGN}2", "-2", True),
+        ("commit 28e4567", "commit 28e4567", True),
         ("1 2", "1", False),
         ("text", "other", True),
     ],
