@@ -173,15 +173,13 @@ class Visit:
 
 def visit(context: BrowserContext, server: Server, path: str, picture: Path) -> Visit:
     """Open what a Binder button asks for, run it to the end and take a picture of its beginning."""
-    faults: list[str] = []
     tab = context.new_page()
-    tab.on("pageerror", lambda error: faults.append(f"the page's script failed: {error}"))
     tab.goto(f"{server.address}/{path}?token={server.token}")
     tab.wait_for_function(
         "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
         timeout=120_000,
     )
-    faults += unlike_a_notebook(tab)
+    faults = unlike_a_notebook(tab)
     peak, finished = 0, threading.Event()
 
     def watch() -> None:

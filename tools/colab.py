@@ -26,7 +26,7 @@ from bs4 import BeautifulSoup
 from jupyter_cache import get_cache
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -131,7 +131,7 @@ def main() -> None:
         start = time.perf_counter()
         try:
             executed = execute(notebooks.NOTEBOOKS / f"{page}.ipynb", environment.python_of(PLACE))
-        except CellExecutionError as error:
+        except (CellExecutionError, CellTimeoutError) as error:
             print(f"{page}: FAILED\n{error}", flush=True)
             failed.append(page)
             continue
