@@ -138,7 +138,11 @@ def test_a_redirection_is_followed(host: Host) -> None:
         (sends(404, b"gone"), "is not there: the host answers 404 Not Found", 1),
         (sends(410, b"gone"), "is not there: the host answers 410 Gone", 1),
         (sends(200, PAGE), "sent a web page in place of the file", 1),
-        (sends(200, b"<!-- Welcome -->" + PAGE, **{"Content-Type": "text/html"}), "sent a web page in place of", 1),
+        (
+            sends(200, b"<!-- Welcome -->" + PAGE, None, **{"Content-Type": "text/html"}),
+            "sent a web page in place of",
+            1,
+        ),
         (sends(200, PAGE + CONTENT), "sent a web page in place of the file", 1),
         (sends(202, b"", -1), "is not to be had now: the host answers 202 Accepted", 3),
         (sends(204, b""), "is not to be had now: the host answers 204 No Content", 3),
@@ -150,7 +154,7 @@ def test_a_redirection_is_followed(host: Host) -> None:
         (sends(200, CONTENT[:-1] + b"!"), "sent a file with a wrong checksum", 3),
         (sends(200, CONTENT + b"more"), f"sent more than the {len(CONTENT)} bytes of the file", 3),
         (endless, f"sent more than the {len(CONTENT)} bytes of the file", 3),
-        (sends(200, CONTENT, **{"Content-Encoding": "gzip"}), "broke off (", 3),
+        (sends(200, CONTENT, None, **{"Content-Encoding": "gzip"}), "broke off (", 3),
         (sends(302, b""), "is not to be had now: the host answers 302 Found", 3),
         (silent, "could not be reached", 3),
     ],
@@ -222,7 +226,7 @@ def test_a_cache_that_has_the_file_need_not_be_written_to(host: Host, monkeypatc
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(downloads.FileLock, "acquire", refused)
+    monkeypatch.setattr("filelock.FileLock.acquire", refused)
     assert fetch(host.file).read_bytes() == CONTENT
     assert host.n_requests == 1
     fetch(host.file).write_bytes(b"damaged")
