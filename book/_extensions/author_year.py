@@ -1,8 +1,11 @@
-"""A list of references in which each entry has the label by which the text cites it: authors and year."""
+"""A list of references in which each entry has the label by which the text cites it: authors and year.
+
+For screen readers the list has items: the role that docutils gives its entries is no longer one of an item.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pybtex.plugin import register_plugin
 from pybtex.style.formatting.plain import Style
@@ -34,7 +37,14 @@ class AuthorYearStyle(Style):  # type: ignore[misc]
     default_label_style = AuthorYearLabels
 
 
+def make_items(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Give the entries of a list of references the role of a list's items."""
+    if "body" in context:
+        context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the style as `author_year`."""
+    """Register the style as `author_year`, and the roles."""
+    app.connect("html-page-context", make_items)
     register_plugin("pybtex.style.formatting", "author_year", AuthorYearStyle)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
 import pytest
-from bs4 import BeautifulSoup, NavigableString, Tag
+from bs4 import BeautifulSoup, Tag
 from built_pages import CHAPTERS, base, real_pages
 from PIL import Image
+
+if TYPE_CHECKING:
+    from bs4.element import NavigableString
 
 ROOT = Path(__file__).parents[2]
 PAGES = real_pages()

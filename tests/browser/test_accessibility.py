@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # A colour that is on its way from one theme to the other is none that a reader reads.
 STILL = "*, ::before, ::after { animation: none !important; transition: none !important; }"
 
-# A colour check takes milliseconds for each piece of text, the more the longer the page is. Of what a page repeats, some
-# stays: of each kind, one token of code, ten entries of the library reference, and of each table of numbers three rows.
+# A colour check takes milliseconds for each piece of text, the more the longer the page is. Of what a page repeats,
+# some stays: one token of code of each kind, ten entries of the library reference, three rows of a table of numbers.
 THIN = """() => {
   const seen = {};
   const nth = (element) => (seen[element.className] = (seen[element.className] ?? 0) + 1);
@@ -33,7 +33,7 @@ THIN = """() => {
 }"""
 
 
-def faults(tab: Page, theme: str) -> list[str]:
+def faults(tab: Page, theme: Literal["light", "dark"]) -> list[str]:
     """The serious and critical faults of a page in a theme: rule, place, and what to mend."""
     tab.emulate_media(color_scheme=theme)
     tab.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=theme)
