@@ -7,6 +7,8 @@ from html import escape
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from page_titles import plain
+
 if TYPE_CHECKING:
     from docutils.nodes import document
     from sphinx.application import Sphinx
@@ -31,7 +33,7 @@ def add_entry(app: Sphinx, pagename: str, templatename: str, context: dict[str, 
     entry = ENTRY.format(
         name=chapter["name"],
         author=config.author,
-        title=re.sub(r"^\d+\. ", "", re.sub(r"<[^>]*>", "", context["title"])),
+        title=plain(context["title"]),
         book=config.html_title,
         year=re.sub(r"\D.*", "", config.copyright),
         version=version("attention-phases"),

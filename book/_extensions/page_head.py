@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
+from page_titles import plain
 
 if TYPE_CHECKING:
     from docutils.nodes import document
@@ -42,8 +43,7 @@ def add_metadata(
     """Add the description and the card to a page's head."""
     if doctree is None:
         return
-    base = app.config.html_baseurl
-    title = re.sub(r"^\d+\. ", "", re.sub(r"<[^>]*>", "", context["title"]))
+    base, title = app.config.html_baseurl, plain(context["title"])
     values = {
         "og:type": "article",
         "og:site_name": app.config.html_title,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import ARGUMENTS, PROGRAMS, find
 from built_pages import online
 from filelock import FileLock
 from playwright.sync_api import sync_playwright
@@ -21,17 +22,12 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Route
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """The system's Chromium."""
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    program = find()
     if program is None:
         pytest.skip(f"no browser tests: none of {', '.join(PROGRAMS)} is installed")
     with sync_playwright() as driver:
