@@ -175,10 +175,7 @@ def visit(context: BrowserContext, server: Server, path: str, picture: Path) -> 
     """Open what a Binder button asks for, run it to the end and take a picture of its beginning."""
     tab = context.new_page()
     tab.goto(f"{server.address}/{path}?token={server.token}")
-    tab.wait_for_function(
-        "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
-        timeout=120_000,
-    )
+    tab.wait_for_function(READY, timeout=120_000)
     faults = unlike_a_notebook(tab)
     peak, finished = 0, threading.Event()
 
