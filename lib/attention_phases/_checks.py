@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from attention_phases._arrays import Array
 
 LARGEST = 1e12  # no entry of an array may be larger: products of a dozen of them still fit into a float64
 MOST = 2**31 - 1  # no count may be larger: BLAS and LAPACK count with 32 bits
@@ -56,7 +57,7 @@ def integer(name: str, value: Any, low: int, high: int | None = MOST) -> int:
     return number
 
 
-def array(name: str, value: Any, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
+def array(name: str, value: Any, shape: tuple[int | None, ...]) -> Array:
     """`value` as a float64 array of the given shape (None: any length >= 1), or a ValueError.
 
     No entry may be masked, infinite, not a number, or larger in size than `LARGEST`.

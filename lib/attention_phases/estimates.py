@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import binomtest
 
 from attention_phases import _checks
-
-Array = NDArray[np.float64]
+from attention_phases._arrays import Array
 
 
 @dataclass(frozen=True)

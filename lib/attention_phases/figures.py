@@ -21,9 +21,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attention_phases import _checks, _page
+from attention_phases._arrays import Array
 from attention_phases._style import CHAIN_LOOKS, LOOKS, PAPER, SHADES, STYLE, Look
 
 WIDTH = 6.0  # inches: text of 10 pt comes out at 16.7 px where a page shows the figure 720 px wide
@@ -164,7 +165,7 @@ def place(
     ax.axvline(middle, color=style.color, linestyle=style.linestyle, linewidth=LINEWIDTH, label=label)
 
 
-def _bars(standard_error: ArrayLike, x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _bars(standard_error: ArrayLike, x: Array) -> Array:
     """Return the lengths of bars, (n,) or (2, n)."""
     try:
         halves = np.asarray(standard_error)
@@ -175,7 +176,7 @@ def _bars(standard_error: ArrayLike, x: NDArray[np.float64]) -> NDArray[np.float
     return _curve("standard_error", standard_error, x)
 
 
-def _curve(name: str, values: ArrayLike, x: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+def _curve(name: str, values: ArrayLike, x: Array | None = None) -> Array:
     """Return real numbers (n,), as many as in `x`; NaN and infinity are allowed."""
     length = "n" if x is None else len(x)
     wrong = f"{name} must be a list of {length} real numbers"
@@ -245,7 +246,7 @@ def _limits(limits: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
-def _ink_on(ground: NDArray[np.float64]) -> str:
+def _ink_on(ground: Array) -> str:
     """Return white or near-black, whichever contrasts more (WCAG); the dark theme exchanges neither."""
     linear = np.where(ground <= 0.04045, ground / 12.92, ((ground + 0.055) / 1.055) ** 2.4)
     return "#ffffff" if linear[:3] @ (0.2126, 0.7152, 0.0722) < 0.179 else "#010101"
@@ -296,7 +297,7 @@ def legend(fig: Figure, *, columns: int = 3) -> None:
         fig.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=columns)
 
 
-def _symmetric(values: NDArray[np.float64]) -> tuple[float, float]:
+def _symmetric(values: Array) -> tuple[float, float]:
     largest = float(np.abs(values).max()) or 1.0
     return -largest, largest
 

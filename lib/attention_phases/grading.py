@@ -16,9 +16,10 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 
 _HAS_TIMER = hasattr(signal, "setitimer")
 _OTTERS_OWN = re.compile(
@@ -97,7 +98,7 @@ def close(found: Any, expected: ArrayLike, *, rtol: float = 1e-6, atol: float = 
     raise AssertionError(f"{what} {_difference(values, wanted, rtol, atol)}")
 
 
-def numbers(found: Any, shape: tuple[int, ...], *, what: str = "The result") -> NDArray[np.float64]:
+def numbers(found: Any, shape: tuple[int, ...], *, what: str = "The result") -> Array:
     """What a student returned, as an array of finite numbers of the given shape.
 
     Raises:
@@ -183,7 +184,7 @@ def _kind(value: Any) -> str:
     return f"something of type {type(value).__name__}{length}"
 
 
-def _difference(values: NDArray[np.float64], wanted: NDArray[np.float64], rtol: float, atol: float) -> str:
+def _difference(values: Array, wanted: Array, rtol: float, atol: float) -> str:
     """The kind of error, for values of the right shape that are not close."""
     if np.allclose(values, -wanted, rtol=rtol, atol=atol):
         return "has the wrong sign."

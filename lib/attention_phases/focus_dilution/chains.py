@@ -6,13 +6,12 @@ and columns both sum to pi. Each such matrix is a chain, and it is reversible wh
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.markov_transformer import MarkovChain, _distribution
-
-Array = NDArray[np.float64]
 
 FREQUENT = 0.5  # pi of the frequent token of `nearly_symmetric_chain`
 _SCALINGS = 20_000

@@ -13,12 +13,11 @@ As summarised, Theorems 3.2 and 3.3 of Chen, Lin, Xu, Luo (ICML 2026, arXiv 2605
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, Seed, fitting
 
-Array = NDArray[np.float64]
 _ROUNDING = 1e-12  # a vector this much shorter than what it is a difference of is zero
 
 

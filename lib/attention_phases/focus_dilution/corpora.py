@@ -26,6 +26,7 @@ from jaxtyping import Int
 from numpy.typing import ArrayLike, NDArray
 
 from attention_phases import _checks
+from attention_phases._arrays import AnyArray, Array, IntArray
 from attention_phases.downloads import PinnedFile, fetch
 from attention_phases.focus_dilution.markov_transformer import MarkovChain, Seed
 
@@ -103,7 +104,7 @@ class Corpus:
 
     name: str
     level: str
-    tokens: Int[NDArray[Any], " n"]
+    tokens: Int[AnyArray, " n"]
     vocabulary: tuple[str, ...]
     source: str
     licence: str
@@ -115,7 +116,7 @@ class Corpus:
         return len(self.vocabulary)
 
     @functools.cached_property
-    def frequencies(self) -> NDArray[np.float64]:
+    def frequencies(self) -> Array:
         """How often each token occurs, over the length of the text, (d,)."""
         return _counts(self.tokens, self.n_tokens) / len(self.tokens)
 
@@ -136,7 +137,7 @@ class Corpus:
                 raise ValueError(f"tokens must be in the vocabulary of {self.name}; got {_checks.shown(token)}")
         return [places[token] for token in wanted]
 
-    def encode(self, text: str) -> Int[NDArray[np.int64], " n"]:
+    def encode(self, text: str) -> Int[IntArray, " n"]:
         """The token numbers of a text; what is not in the vocabulary becomes ``<unk>``.
 
         Raises:
@@ -154,7 +155,7 @@ class Corpus:
         between = " " if self.level == "word" else ""
         return between.join(self.vocabulary[i] for i in np.asarray(ids, dtype=np.int64).tolist())
 
-    def sample(self, n_sequences: int, length: int, seed: Seed) -> Int[NDArray[np.int64], "n_sequences length"]:
+    def sample(self, n_sequences: int, length: int, seed: Seed) -> Int[IntArray, "n_sequences length"]:
         """Windows of the text that begin anywhere, each place as likely as any other.
 
         Args:
@@ -168,7 +169,7 @@ class Corpus:
         n_sequences = _checks.integer("n_sequences", n_sequences, 1)
         length = _checks.integer("length", length, 1, len(self.tokens))
         begins = _checks.generator(seed).integers(len(self.tokens) - length + 1, size=n_sequences)
-        windows: NDArray[np.int64] = self.tokens[begins[:, None] + np.arange(length)].astype(np.int64)
+        windows: IntArray = self.tokens[begins[:, None] + np.arange(length)].astype(np.int64)
         return windows
 
     @functools.cached_property
@@ -298,9 +299,7 @@ def _read(stream: io.TextIOWrapper, name: str) -> str:
     return piece
 
 
-def _encoded(
-    pieces: Iterator[str], level: str, n_tokens: int | None
-) -> tuple[Int[NDArray[Any], " n"], tuple[str, ...]]:
+def _encoded(pieces: Iterator[str], level: str, n_tokens: int | None) -> tuple[Int[AnyArray, " n"], tuple[str, ...]]:
     """Token numbers, on disk, and the vocabulary.
 
     In a first pass tokens are numbered as they come; then it is known which ones are kept.
@@ -342,7 +341,7 @@ def _code_points(piece: str) -> NDArray[np.uint32]:
 
 
 def _kept(
-    names: Sequence[str], counts: NDArray[np.int64], unknown: int, n_tokens: int | None
+    names: Sequence[str], counts: IntArray, unknown: int, n_tokens: int | None
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """The vocabulary, by falling frequency, and each token's place in it."""
     by_count = np.argsort(-counts, kind="stable")
@@ -361,7 +360,7 @@ def _kept(
     return {name: i for i, name in enumerate(vocabulary)}, vocabulary
 
 
-def _renumbered(file: IO[bytes], new: NDArray[Any], length: int) -> Int[NDArray[Any], " n"]:
+def _renumbered(file: IO[bytes], new: AnyArray, length: int) -> Int[AnyArray, " n"]:
     """The numbers in a file after a change of numbers, in another file that is gone when nobody uses them."""
     if not length:
         return np.empty(0, dtype=new.dtype)
@@ -373,7 +372,7 @@ def _renumbered(file: IO[bytes], new: NDArray[Any], length: int) -> Int[NDArray[
         return np.memmap(result, dtype=new.dtype, mode="r", shape=(length,))
 
 
-def _counts(tokens: Int[NDArray[Any], " n"], n_tokens: int) -> Int[NDArray[np.int64], " d"]:
+def _counts(tokens: Int[AnyArray, " n"], n_tokens: int) -> Int[IntArray, " d"]:
     total = np.zeros(n_tokens, dtype=np.int64)
     for begin in range(0, len(tokens), _PIECE):
         total += np.bincount(tokens[begin : begin + _PIECE], minlength=n_tokens)

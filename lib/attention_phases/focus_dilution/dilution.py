@@ -23,10 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.integrate import LSODA
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.condensation import above_uniform, condensation_rate, direction_of
@@ -39,8 +40,6 @@ from attention_phases.focus_dilution.markov_transformer import (
     scale_of_start,
     softmax,
 )
-
-Array = NDArray[np.float64]
 
 AT_REST = 1e-7  # the flow has ended where no rate is above this part of lambda_2
 _TOLERANCE = 1e-8  # of a step, relative; see `rank_one_flow` for what it makes of the result

@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 
 from attention_phases import _checks
+from attention_phases._arrays import Array, IntArray
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.markov_transformer import (
-    Array,
     Expansion,
     MarkovChain,
     Parameters,
@@ -88,7 +88,7 @@ class Trajectory:
     chain: MarkovChain
     times: Float[Array, " T"]
     excess_loss: Float[Array, " T"]
-    queries: Int[NDArray[np.int64], " n_queries"]
+    queries: Int[IntArray, " n_queries"]
     attention: Float[Array, "T n_queries d"]
     singular_values: Float[Array, "T k"]
     parameters: tuple[Parameters, ...]
@@ -362,7 +362,7 @@ def _trajectory(
     chain: MarkovChain,
     solver: _Solver,
     frames: _Frames,
-    queries: Int[NDArray[np.int64], " n_queries"],
+    queries: Int[IntArray, " n_queries"],
     rtol: float,
     start: Parameters,
     *,
@@ -422,7 +422,7 @@ def _times(times: ArrayLike) -> Float[Array, " T"]:
     return values
 
 
-def query_tokens(queries: ArrayLike | None, chain: MarkovChain) -> Int[NDArray[np.int64], " n_queries"]:
+def query_tokens(queries: ArrayLike | None, chain: MarkovChain) -> Int[IntArray, " n_queries"]:
     """Token numbers, or a ValueError."""
     if queries is None:
         return np.arange(chain.n_tokens)

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.focus_dilution.condensation import (
     above_uniform,
@@ -24,8 +25,6 @@ from attention_phases.focus_dilution.markov_transformer import MarkovChain, Para
 from attention_phases.focus_dilution.stages import predicted_path
 from attention_phases.focus_dilution.symmetry_breaking import resting_point
 from attention_phases.focus_dilution.weight_space import unit_vector
-
-Array = NDArray[np.float64]
 
 _LARGEST_EXPONENT = 600  # the exponential of more may not fit into a number, once it is multiplied
 _ALIKE = 1e-9  # probabilities this close, relative, are those of tokens that are alike

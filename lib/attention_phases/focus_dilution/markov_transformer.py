@@ -31,15 +31,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
 from attention_phases import _checks
+from attention_phases._arrays import AnyArray, Array, IntArray
 
-Array = NDArray[np.float64]
 Seed = int | np.random.Generator
-_Values = TypeVar("_Values", bound=NDArray[Any])
+_Values = TypeVar("_Values", bound=AnyArray)
 _SUM_TOLERANCE = 1e-9  # how far from 1 a row of a given matrix may sum; it is then divided by its sum
 _STATIONARY_TOLERANCE = 1e-6  # relative difference of a given stationary probability from that of the matrix
 _SMALLEST = 1e-60  # no start may have smaller entries alone: their products must not be rounded to 0
@@ -68,7 +68,7 @@ class MarkovChain:
 
     transition: Float[Array, "d d"]
     stationary: Float[Array, " d"]
-    token_ids: Int[NDArray[np.int64], " d"]
+    token_ids: Int[IntArray, " d"]
 
     def __init__(self, transition: ArrayLike, stationary: ArrayLike | None = None) -> None:
         matrix = _row_stochastic("transition", transition)
@@ -92,7 +92,7 @@ class MarkovChain:
                 )
         self._set(matrix, pi, np.arange(len(matrix)))
 
-    def _set(self, matrix: Array, stationary: Array, token_ids: NDArray[np.int64]) -> None:
+    def _set(self, matrix: Array, stationary: Array, token_ids: IntArray) -> None:
         object.__setattr__(self, "transition", _read_only(matrix))
         object.__setattr__(self, "stationary", _read_only(stationary))
         object.__setattr__(self, "token_ids", _read_only(token_ids))
@@ -197,7 +197,7 @@ class MarkovChain:
         """``-sum_i pi_i sum_j P_ij log P_ij`` in nats: the lowest loss of any model."""
         return float(self.stationary @ [_entropy(row) for row in self.transition])
 
-    def sample(self, n_sequences: int, length: int, seed: Seed) -> Int[NDArray[np.int64], "n_sequences length"]:
+    def sample(self, n_sequences: int, length: int, seed: Seed) -> Int[IntArray, "n_sequences length"]:
         """Draw independent sequences of tokens, each begun in the stationary distribution.
 
         Args:
@@ -562,7 +562,7 @@ def _distribution(name: str, value: ArrayLike) -> Float[Array, " d"]:
     return scaled
 
 
-def _pair_counts(sequences: Int[NDArray[np.int64], "n_sequences n"], d: int) -> csr_array:
+def _pair_counts(sequences: Int[IntArray, "n_sequences n"], d: int) -> csr_array:
     """How often each token is followed by each other one, (d, d), each sequence closed to a ring."""
     total = csr_array((d, d), dtype=np.int64)
     for sequence in sequences:
@@ -575,14 +575,14 @@ def _pair_counts(sequences: Int[NDArray[np.int64], "n_sequences n"], d: int) -> 
     return total
 
 
-def _largest_class(counts: csr_array) -> Int[NDArray[np.int64], " k"]:
+def _largest_class(counts: csr_array) -> Int[IntArray, " k"]:
     """The tokens of the class that has most of the text. Where sequences are rings, all classes are closed."""
     _, labels = connected_components(counts, connection="strong")
     sizes = np.bincount(labels, weights=counts.sum(axis=1))
     return np.flatnonzero(labels == sizes.argmax())
 
 
-def _shape(values: NDArray[Any]) -> str:
+def _shape(values: AnyArray) -> str:
     return f"{values.dtype} of shape {values.shape}"
 
 

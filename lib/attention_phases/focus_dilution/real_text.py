@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.focus_dilution.condensation import condensation_rate
 from attention_phases.focus_dilution.corpora import Corpus
 from attention_phases.focus_dilution.focus import focus_rate
@@ -30,8 +30,6 @@ from attention_phases.focus_dilution.gradient_flow import Trajectory, gradient_f
 from attention_phases.focus_dilution.markov_transformer import Parameters
 from attention_phases.focus_dilution.stages import Stage, find_stages, predict_timeline
 from attention_phases.focus_dilution.train_transformer import TextTrajectory, measure_on_text, train_transformer
-
-Array = NDArray[np.float64]
 
 RUNS = ("text", "chain", "flow")
 CLOCK = 0.1  # part of a time by which two runs may differ and still be the same run with another clock

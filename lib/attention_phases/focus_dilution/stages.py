@@ -22,11 +22,12 @@ from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.interpolate import CubicHermiteSpline
 from scipy.special import entr
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.focus_dilution.condensation import condensation_rate, condensing_direction
 from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneTrajectory, along, rank_one_flow
@@ -41,8 +42,6 @@ from attention_phases.focus_dilution.markov_transformer import (
     softmax,
 )
 from attention_phases.focus_dilution.symmetry_breaking import settled, transverse_operator
-
-Array = NDArray[np.float64]
 
 _MOVED = 0.01  # total variation by which attention has visibly moved
 _KEPT = 0.5  # a query has turned back where it keeps no more than this part of its move

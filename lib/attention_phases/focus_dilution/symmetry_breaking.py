@@ -18,17 +18,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.condensation import unigram_profile
 from attention_phases.focus_dilution.dilution import RankOnePoint, RankOneStart, ScorePair, integrate
 from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.markov_transformer import MarkovChain
-
-Array = NDArray[np.float64]
 
 _SMALL = 1e-8  # |q|^2 of the start at the unigram point: the end depends on it to first order
 _NEUTRAL = 1e-10  # curvatures this much smaller than the largest are zero by invariance

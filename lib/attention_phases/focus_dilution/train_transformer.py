@@ -46,7 +46,9 @@ from attention_phases.focus_dilution.markov_transformer import (
 if TYPE_CHECKING:  # PyTorch takes seconds to import: only a run does it
     import torch
     from jaxtyping import Float, Int
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
+    from attention_phases._arrays import AnyArray, Array, IntArray
 
 _OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}  # names in torch.optim
 _POSITIONS = ("last", "all")
@@ -71,14 +73,14 @@ class TextTrajectory(Trajectory):
     """
 
     corpus: Corpus
-    text_loss: Float[NDArray[np.float64], " T"]
-    text_attention: Float[NDArray[np.float64], "T n_queries d"]
+    text_loss: Float[Array, " T"]
+    text_attention: Float[Array, "T n_queries d"]
 
     @property
-    def text_entropy(self) -> Float[NDArray[np.float64], "T n_queries"]:
+    def text_entropy(self) -> Float[Array, "T n_queries"]:
         """Entropy of each query's mean attention in nats, (T, n_queries)."""
         a = self.text_attention
-        result: NDArray[np.float64] = -(a * np.log(a, out=np.zeros_like(a), where=a > 0)).sum(axis=-1)
+        result: Array = -(a * np.log(a, out=np.zeros_like(a), where=a > 0)).sum(axis=-1)
         return result
 
 
@@ -277,20 +279,20 @@ class _Batch(NamedTuple):
     following: torch.Tensor
 
 
-def _log_counts(contexts: Int[NDArray[np.int64], "B N"], d: int) -> Float[NDArray[np.float64], "B d"]:
+def _log_counts(contexts: Int[IntArray, "B N"], d: int) -> Float[Array, "B d"]:
     """Logarithms of how often each token is in each context; -inf where it is not."""
     n_contexts, length = contexts.shape
     cells = contexts + d * np.arange(n_contexts)[:, None]
     counts = np.bincount(cells.ravel(), minlength=n_contexts * d).reshape(n_contexts, d)
     with np.errstate(divide="ignore"):
-        logarithms: NDArray[np.float64] = np.log(np.arange(length + 1))  # -inf, 0, log 2, ...
+        logarithms: Array = np.log(np.arange(length + 1))  # -inf, 0, log 2, ...
     return logarithms[counts]
 
 
 class _Probes:
     """Fixed windows of a text, on which weights are measured."""
 
-    def __init__(self, corpus: Corpus, queries: NDArray[np.int64], context: int) -> None:
+    def __init__(self, corpus: Corpus, queries: IntArray, context: int) -> None:
         d, self._corpus = corpus.n_tokens, corpus
         windows = corpus.sample(_PROBES, context + 1, _PROBE_SEED)
         self._log_counts, self._last, self._following = _log_counts(windows[:, :-1], d), *windows.T[-2:]
@@ -318,20 +320,20 @@ class _Probes:
         logits = attention @ weights.W0 @ weights.W1
         return float((logsumexp(logits, axis=1) - logits[np.arange(_PROBES), self._following]).mean())
 
-    def attention(self, weights: Weights) -> Float[NDArray[np.float64], "n_queries d"]:
+    def attention(self, weights: Weights) -> Float[Array, "n_queries d"]:
         """Mean attention of the windows of each query."""
         return np.array([_attention(weights, query, counts).mean(axis=0) for query, counts in self._of_query])
 
 
 def _attention(
-    weights: Weights, last: int | Int[NDArray[np.int64], " B"], log_counts: Float[NDArray[np.float64], "B d"]
-) -> Float[NDArray[np.float64], "B d"]:
+    weights: Weights, last: int | Int[IntArray, " B"], log_counts: Float[Array, "B d"]
+) -> Float[Array, "B d"]:
     scores = weights.W0[last] @ weights.WQ @ (weights.W0 @ weights.WK).T
-    attention: NDArray[np.float64] = softmax(scores + log_counts, axis=1)
+    attention: Array = softmax(scores + log_counts, axis=1)
     return attention
 
 
-def _places(corpus: Corpus, query: int, context: int) -> Int[NDArray[np.int64], " n"]:
+def _places(corpus: Corpus, query: int, context: int) -> Int[IntArray, " n"]:
     """Where the query ends a context: at most 64 places, spread evenly over those that there are."""
     found = []
     for begin in range(context - 1, len(corpus.tokens), _DRAWN_AT_ONCE):
@@ -340,9 +342,9 @@ def _places(corpus: Corpus, query: int, context: int) -> Int[NDArray[np.int64], 
     return _spread(np.concatenate(found))
 
 
-def _spread(places: Int[NDArray[np.int64], " n"]) -> Int[NDArray[np.int64], " k"]:
+def _spread(places: Int[IntArray, " n"]) -> Int[IntArray, " k"]:
     chosen = np.linspace(0, len(places) - 1, min(len(places), _PROBES_OF_QUERY)).round().astype(int)
-    spread: NDArray[np.int64] = places[chosen]
+    spread: IntArray = places[chosen]
     return spread
 
 
@@ -361,7 +363,7 @@ class _Run:
         start: Parameters,
         optimizer: str,
         learning_rate: float,
-        frame_steps: NDArray[Any],
+        frame_steps: AnyArray,
         device: torch.device,
     ) -> None:
         import torch
@@ -388,7 +390,7 @@ class _Run:
             self.frames.append(now)
         return True
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, AnyArray]:
         """What the run is to go on from; at a frame, whose weights are the present ones."""
         of_optimizer = self._optimizer.state_dict()["state"]
         return {
@@ -402,7 +404,7 @@ class _Run:
             },
         }
 
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+    def restore(self, state: dict[str, AnyArray]) -> None:
         """Go on from a state that `state` gave."""
         import torch
 
@@ -442,7 +444,7 @@ def _loss(weights: list[torch.Tensor], batch: _Batch) -> torch.Tensor:
 def _trajectory(
     data: MarkovChain | Corpus,
     run: _Run,
-    queries: NDArray[np.int64],
+    queries: IntArray,
     probes: _Probes | None,
     learning_rate: float,
     *,
@@ -511,7 +513,7 @@ def _file(checkpoint: str | os.PathLike[str]) -> Path:
     return file
 
 
-def _write(file: Path, whose: dict[str, Any], state: dict[str, NDArray[Any]]) -> None:
+def _write(file: Path, whose: dict[str, Any], state: dict[str, AnyArray]) -> None:
     """Put a checkpoint in the place of the one before, all of it or nothing."""
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, whose=np.array(json.dumps(whose)), **state)
@@ -528,7 +530,7 @@ def _write(file: Path, whose: dict[str, Any], state: dict[str, NDArray[Any]]) ->
         raise
 
 
-def _read(file: Path, whose: dict[str, Any]) -> dict[str, NDArray[Any]]:
+def _read(file: Path, whose: dict[str, Any]) -> dict[str, AnyArray]:
     """The state in a checkpoint, or a ValueError where it is not one of this run."""
     content = memoryview(file.read_bytes())
     n = hashlib.sha256().digest_size

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.focus_dilution.dilution import RankOnePoint
 from attention_phases.focus_dilution.markov_transformer import (
     Expansion,
@@ -24,7 +25,6 @@ from attention_phases.focus_dilution.markov_transformer import (
 )
 from attention_phases.focus_dilution.symmetry_breaking import RestingPoint
 
-Array = NDArray[np.float64]
 _UNIT = 1e-9  # by how much the length of a unit vector may differ from 1
 
 

@@ -37,17 +37,15 @@ from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.positional_semantic.proximal import ProximalPoint, global_minima
 from attention_phases.positional_semantic.quadrature import GaussianRule, lattice_rule, sobol_rule
 from attention_phases.positional_semantic.sample_loss import SampleLoss
 from attention_phases.positional_semantic.teacher_student import Task
 from attention_phases.positional_semantic.two_token_averages import two_token_averages
 from attention_phases.positional_semantic.two_token_descent import two_token_losses
-
-Array = NDArray[np.float64]
 
 _PREFERENCE = 3.0  # how much more averages by parts may scatter than Stein's form
 _MIXTURE = 0.75  # share of averages by parts that scatters less than all, where h* does not jump

@@ -6,12 +6,11 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from attention_phases._arrays import Array
 from attention_phases.positional_semantic.averages import Averages, Point, kappa, model
 from attention_phases.positional_semantic.teacher_student import Task
 
-Array = NDArray[np.float64]
 _VANISHING = 0.02  # overlaps below this (as cosines) are taken for zero
 BRANCHES = ("semantic", "positional", "mixed", "uninformed")
 

@@ -11,9 +11,9 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from attention_phases._arrays import Array
+
 _MOST_PLACES = 400
 _LONGEST = 0.4
 

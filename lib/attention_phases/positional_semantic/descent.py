@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from attention_phases._arrays import Array
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.sample_loss import SampleLoss
 
-Array = NDArray[np.float64]
 _BLOCK = 8192  # samples descended together: what they need stays in the cache
 
 

@@ -13,13 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.positional_semantic.teacher_student import Dataset
-
-Array = NDArray[np.float64]
 
 
 class Slope(NamedTuple):

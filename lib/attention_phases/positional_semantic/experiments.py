@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.branches import Branch, BranchEquations
 from attention_phases.positional_semantic.gamp import gamp
@@ -243,9 +243,7 @@ def _descents_in_valley(dataset: Dataset, seed: int, valley: str) -> list[Fit]:
     ]
 
 
-def query_with_overlaps(
-    dataset: Dataset, q: float, m: float, theta: float, seed: Seed
-) -> Float[NDArray[np.float64], "d 1"]:
+def query_with_overlaps(dataset: Dataset, q: float, m: float, theta: float, seed: Seed) -> Float[Array, "d 1"]:
     """A random student of rank one with exactly these order parameters, independent of the sentences.
 
     In the span of 1_d and Q* it has what m and theta ask for; the rest of q is a random direction across that span.

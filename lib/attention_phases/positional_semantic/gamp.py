@@ -38,17 +38,16 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk
 from attention_phases.positional_semantic.minimization import Start, starting_query
 from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
 from attention_phases.positional_semantic.teacher_student import Dataset, Seed, order_parameters
-
-Array = NDArray[np.float64]
 
 _FIRST_STEP = 0.1  # fraction of an update that is taken at the start, where it adapts
 _SHORTEST_STEP = 0.01

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.estimates import Estimate
 from attention_phases.positional_semantic.quadrature import gaussian_nodes, mean_over_scrambles
 from attention_phases.positional_semantic.sample_loss import attention
 from attention_phases.positional_semantic.teacher_student import Dataset, Task
 
-Array = NDArray[np.float64]
 _MOST_NODES = 2**22
 _MOST_FIELDS = 21201  # dimensions that Sobol points are known for
 _BLOCK = 2**21  # entries of attention matrices at a time

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.interpolate import make_interp_spline
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk, inverse_curvature
 from attention_phases.positional_semantic.teacher_student import Dataset
-
-Array = NDArray[np.float64]
 
 _DENSE = 400  # rows of a Hessian that is still cheap as a matrix
 _PARALLEL = 1e-9  # sine of an angle below which two students are on one line

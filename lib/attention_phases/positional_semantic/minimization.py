@@ -7,11 +7,12 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import OptimizeResult, minimize
 from scipy.sparse.linalg import eigsh, minres
 
 from attention_phases import _checks
+from attention_phases._arrays import Array, IntArray
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.empirical_risk import (
@@ -27,7 +28,6 @@ from attention_phases.positional_semantic.teacher_student import (
     order_parameters,
 )
 
-Array = NDArray[np.float64]
 Start = Literal["semantic", "positional", "mixed", "random"]
 Method = Literal["lbfgs", "gradient_descent", "adam"]
 
@@ -44,7 +44,7 @@ class Descent:
         q, m, theta: (T,) where r = t = 1, else (T, r, r), (T, r), (T, r, t): order parameters.
     """
 
-    steps: NDArray[np.int64]
+    steps: IntArray
     train_loss: Float[Array, " T"]
     q: Array
     m: Array

@@ -18,10 +18,11 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.estimates import Estimate, standard_error
@@ -60,7 +61,6 @@ from attention_phases.positional_semantic.threshold_search import (
     more_nodes,
 )
 
-Array = NDArray[np.float64]
 Range = tuple[float, float]
 End = Literal["lower", "upper"]
 

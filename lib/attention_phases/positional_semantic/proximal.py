@@ -18,15 +18,15 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.positional_semantic.descent import Limits, Minima, eliminate, minima
 from attention_phases.positional_semantic.sample_loss import SampleLoss
 from attention_phases.positional_semantic.two_column_descent import two_column_minima
 from attention_phases.positional_semantic.two_token_descent import two_token_derivatives, two_token_minima
 
-Array = NDArray[np.float64]
 _LIMITS = Limits()
 
 

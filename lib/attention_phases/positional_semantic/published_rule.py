@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.averages import Overlaps, Point, free_energy, limiting_loss, model
 from attention_phases.positional_semantic.proximal import proximal_map
 from attention_phases.positional_semantic.teacher_student import Task
 
-Array = NDArray[np.float64]
 DAMPING = {"semantic": 0.5, "positional": 0.8}  # the positional point is unstable under less
 _TOLERANCE = 1e-6  # largest change of an overlap in the last step
 _MOST_STEPS = 2000

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, ndtri
 from scipy.stats import qmc
 
+from attention_phases._arrays import Array, IntArray
 from attention_phases.estimates import Estimate, standard_error
 
-Array = NDArray[np.float64]
 _BITS = 30  # resolution of the Sobol points; half a step keeps them off 0, where the normal quantile is infinite
 _SPREAD = 0.02
 
@@ -57,7 +57,7 @@ class GaussianRule:
 
     nodes: Float[Array, "dimension N"]
     weights: Float[Array, " N"]
-    starts: Int[NDArray[np.int64], " R"]
+    starts: Int[IntArray, " R"]
 
     @property
     def n_nodes(self) -> int:

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-Array = NDArray[np.float64]
+from attention_phases._arrays import Array
 
 
 def attention(fields: Float[Array, "*n L r"]) -> Float[Array, "*n L L"]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
+from jaxtyping import Complex, Float
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.estimates import standard_error
@@ -31,7 +31,6 @@ from attention_phases.positional_semantic.continuation import Place, jacobian, n
 from attention_phases.positional_semantic.proximal import response
 from attention_phases.positional_semantic.teacher_student import Seed, Task
 
-Array = NDArray[np.float64]
 BranchName = Literal["semantic", "positional", "mixed", "uninformed"]
 
 _ROUGH = 1e-3  # relative accuracy of roots while a branch is searched and followed
@@ -69,7 +68,7 @@ def state_evolution_step(
 @one_thread
 def map_eigenvalues(
     task: Task, alpha: float, overlaps: Overlaps, *, log2_nodes: int = 14, seed: Seed = 0
-) -> Float[NDArray[np.complex128], " k"]:
+) -> Complex[np.ndarray[tuple[Any, ...], np.dtype[np.complex128]], " k"]:
     """Eigenvalues of the map's derivative at one point, largest modulus first, in all its order parameters.
 
     Where they belong to a fixed point and some modulus exceeds 1, undamped iteration leaves it; one that passes through

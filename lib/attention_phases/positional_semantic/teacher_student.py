@@ -13,15 +13,15 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attention_phases import _checks
+from attention_phases._arrays import Array
 from attention_phases._blas import one_thread
 from attention_phases.estimates import Estimate
 from attention_phases.positional_semantic.quadrature import gaussian_nodes, mean_over_scrambles
 from attention_phases.positional_semantic.sample_loss import SampleLoss, attention
 
-Array = NDArray[np.float64]
 Seed = int | np.random.Generator
 _MOST_NUMBERS = 2**40  # of a dataset: 8 TiB
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from attention_phases._arrays import Array
 from attention_phases.errors import ConvergenceError
 from attention_phases.estimates import standard_error
 from attention_phases.positional_semantic.averages import free_energy, kappa
@@ -32,7 +32,6 @@ from attention_phases.positional_semantic.state_evolution import (
 )
 from attention_phases.positional_semantic.teacher_student import Task
 
-Array = NDArray[np.float64]
 Range = tuple[float, float]
 
 SEARCH = 11  # log2 of the number of nodes with which a threshold is located

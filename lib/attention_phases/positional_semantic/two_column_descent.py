@@ -15,13 +15,12 @@ import math
 import numba
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from attention_phases._arrays import Array
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.descent import Limits, Minima
 from attention_phases.positional_semantic.sample_loss import SampleLoss
 
-Array = NDArray[np.float64]
 Sample = tuple[float, float, float, float]  # t_1, t_2, a, rest
 Precision = tuple[float, float, float, float]  # P_11, P_12, P_22, and the lowest eigenvalue
 Point = tuple[float, float, float, float]  # h_11, h_12, h_21, h_22: token, column

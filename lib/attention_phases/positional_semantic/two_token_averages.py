@@ -5,9 +5,9 @@ import math
 import numba
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from attention_phases._arrays import Array, IntArray
+
 # sums may be taken in any order
 _compiled = numba.njit(cache=True, error_model="numpy", nogil=True, fastmath={"contract", "nsz", "reassoc", "arcp"})
 
@@ -20,7 +20,7 @@ def two_token_averages(
     zeta: Float[Array, "2 N"],
     teacher_fields: Float[Array, "2 N"],
     weights: Float[Array, " N"],
-    bounds: Int[NDArray[np.int64], " R+1"],
+    bounds: Int[IntArray, " R+1"],
     positions: Float[Array, " 2"],
     kappa: float,
     V: float,

@@ -18,13 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
+from attention_phases._arrays import Array
 from attention_phases.errors import ConvergenceError
 from attention_phases.positional_semantic.descent import Limits, Minima
 from attention_phases.positional_semantic.sample_loss import SampleLoss
 
-Array = NDArray[np.float64]
 Sample = tuple[float, float, float, float, float, float]
 Targets = tuple[Array, Array, Array, Array]
 State = tuple[float, float, float, float, float, float]
