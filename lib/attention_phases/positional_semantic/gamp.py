@@ -113,7 +113,7 @@ def gamp(
     start: Start | ArrayLike = "semantic",
     damping: float | None = None,
     *,
-    response: float | Float[ArrayLike, "r r"] | None = None,
+    response: ArrayLike | None = None,
     settled: float = 0.01,
     seed: Seed = 0,
     max_iterations: int = 2000,
@@ -129,7 +129,7 @@ def gamp(
         start: as for `minimize_risk`.
         damping: in [0, 1): Q, g and A are this fraction of the old and the rest of the new. 0 follows state evolution.
             Default: it adapts, from 0.9.
-        response: V at the start. Default: from the curvature of the losses at the start.
+        response: V at the start, a number or (r, r). Default: from the curvature of the losses at the start.
         settled: minima are followed, and V is held, from when an undamped iteration would change the overlaps by less
             than this (q and V relatively, m and theta as cosines of Q with 1_d and Q*). 0: never.
         seed: for the random numbers of the start.
@@ -328,7 +328,7 @@ def _count_higher(risk: EmpiricalRisk, query: Float[Array, "d r"], V: Float[Arra
 
 
 def _first_precision(
-    risk: EmpiricalRisk, query: Float[Array, "d r"], response: float | Float[ArrayLike, "r r"] | None
+    risk: EmpiricalRisk, query: Float[Array, "d r"], response: ArrayLike | None
 ) -> Float[Array, "r r"]:
     """A at the start: what gives the response asked for, or the curvature of the losses along h, as if V were small."""
     dataset = risk.dataset

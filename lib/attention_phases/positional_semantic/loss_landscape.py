@@ -43,14 +43,15 @@ class RiskPlane:
 @one_thread
 def risk_on_plane(
     dataset: Dataset,
-    first: Float[ArrayLike, "d r"],
-    second: Float[ArrayLike, "d r"],
+    first: ArrayLike,
+    second: ArrayLike,
     *,
     extent: float = 1.5,
     resolution: int = 61,
 ) -> RiskPlane:
     """R/d on the square grid of the plane that reaches `extent` times as far as the farther of the two students.
 
+    The students, `first` and `second`, are of shape (d, r).
     Local fields are linear in Q, so the whole plane costs two products with the tokens.
 
     Raises:
@@ -90,9 +91,10 @@ def _sine(first: Float[Array, "d r"], second: Float[Array, "d r"]) -> float:
 
 
 @one_thread
-def lowest_curvatures(dataset: Dataset, query: Float[ArrayLike, "d r"], k: int = 4) -> Float[Array, " k"]:
+def lowest_curvatures(dataset: Dataset, query: ArrayLike, k: int = 4) -> Float[Array, " k"]:
     """The k lowest eigenvalues of the Hessian of R at Q, ascending; lambda is the curvature of the penalty alone.
 
+    `query` is Q, (d, r).
     All positive at a minimum, but for the r (r - 1)/2 zeros that the invariance Q -> Q O makes where r > 1.
 
     Their error is some 1e-8 of the largest curvature.
@@ -155,14 +157,15 @@ class RiskPath:
 @one_thread
 def path_between(
     dataset: Dataset,
-    first: Float[ArrayLike, "d r"],
-    second: Float[ArrayLike, "d r"],
+    first: ArrayLike,
+    second: ArrayLike,
     *,
     n_points: int = 21,
     n_steps: int = 100,
 ) -> RiskPath:
     """The straight segment between two minima (`n_steps` = 0), or a path that climbs less.
 
+    The minima, `first` and `second`, are of shape (d, r).
     The string method (E, Ren, Vanden-Eijnden 2007, simplified form): the inner points make a step of gradient descent,
     its length the inverse of the largest curvature at the two ends (where the risk would rise: none), and are spread
     evenly along their line again; `n_steps` times, or until two points meet. The result is a path, not the best one:

@@ -77,9 +77,9 @@ class ProximalPoint:
 
 
 def proximal_map(
-    fields: Float[ArrayLike, "L r n"],
+    fields: ArrayLike,
     loss: SampleLoss,
-    V: float | Float[ArrayLike, "r r"],
+    V: ArrayLike,
     near: ProximalPoint | None = None,
 ) -> ProximalPoint:
     """Minimise ``1/2 sum_l (h_l - w_l)^T V^-1 (h_l - w_l) + ell(h)`` over h, for each of n samples.
@@ -87,7 +87,7 @@ def proximal_map(
     Args:
         fields: w, (L, r, n).
         loss: ell of each sample; n samples.
-        V: the response, > 0 for r = 1, else symmetric and positive definite.
+        V: the response, a number > 0 for r = 1, else (r, r), symmetric and positive definite.
         near: the result for the same samples at fields and V a few per cent away. Its two lowest minima of each sample
             are then followed to where they are now, and the lower one is taken: several times faster than a new search,
             and wrong only where another minimum has become the lowest in between.
@@ -116,7 +116,7 @@ def global_minima(
     return ProximalPoint(found.lowest, found.value, w, found.rival, found.rival_value, V, loss)
 
 
-def response(V: float | Float[ArrayLike, "r r"], rank: int) -> Float[Array, "r r"]:
+def response(V: ArrayLike, rank: int) -> Float[Array, "r r"]:
     """V as a matrix. ValueError where it is none, not symmetric or not positive definite."""
     if np.ndim(V) == 0 and rank == 1:
         return np.array([[_checks.real("V", V, 0, open_low=True)]])

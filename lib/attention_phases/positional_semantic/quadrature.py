@@ -64,7 +64,7 @@ class GaussianRule:
         """N, of all randomisations together."""
         return len(self.weights)
 
-    def closed_under(self, signs: Float[ArrayLike, " dimension"]) -> "GaussianRule":
+    def closed_under(self, signs: ArrayLike) -> "GaussianRule":
         """Each randomisation together with its image under a flip of some coordinates' signs: twice as many nodes."""
         flipped = self.nodes * np.asarray(signs, dtype=np.float64)[:, None]
         ends = np.append(self.starts, self.n_nodes)
@@ -93,7 +93,7 @@ def lattice_rule(
     log2_nodes: int,
     n_randomisations: int,
     rng: np.random.Generator,
-    frame: Float[ArrayLike, "dimension dimension"],
+    frame: ArrayLike,
     n_far: int = 0,
 ) -> GaussianRule:
     """Randomly rotated and shifted lattices D_n inside a ball, with Gaussian weights.

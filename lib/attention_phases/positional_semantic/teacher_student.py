@@ -220,8 +220,8 @@ class Dataset:
 @one_thread
 def generalization_error(
     task: Task,
-    query: Float[ArrayLike, "d r"],
-    teacher_query: Float[ArrayLike, "d t"],
+    query: ArrayLike,
+    teacher_query: ArrayLike,
     *,
     log2_nodes: int = 11,
     n_scrambles: int = 8,
@@ -229,6 +229,7 @@ def generalization_error(
 ) -> Estimate:
     """epsilon_g = E |y - f_Q(x)|^2/(2 d) on a fresh sentence, for a given student and teacher of finite dimension.
 
+    `query` is Q, (d, r), and `teacher_query` is Q*, (d, t).
     No fresh sentences are drawn. Attention depends on a token only through its k <= r + t + 1 components in the span
     of Q, Q* and 1_d; the other d - k components enter the squared error linearly, so their average is exact:
 
@@ -274,10 +275,10 @@ class OrderParameters:
     theta: float | Float[Array, "r t"]
 
 
-def order_parameters(
-    task: Task, query: Float[ArrayLike, "d r"], teacher_query: Float[ArrayLike, "d t"]
-) -> OrderParameters:
+def order_parameters(task: Task, query: ArrayLike, teacher_query: ArrayLike) -> OrderParameters:
     """The order parameters q, m, theta of a student's query matrix.
+
+    `query` is Q, (d, r), and `teacher_query` is Q*, (d, t).
 
     Raises:
         ValueError: names the argument, what it must be and what it got.
@@ -292,9 +293,7 @@ def order_parameters(
     return OrderParameters(q, m, theta)
 
 
-def _queries(
-    task: Task, query: Float[ArrayLike, "d r"], teacher_query: Float[ArrayLike, "d t"]
-) -> tuple[Float[Array, "d r"], Float[Array, "d t"]]:
+def _queries(task: Task, query: ArrayLike, teacher_query: ArrayLike) -> tuple[Float[Array, "d r"], Float[Array, "d t"]]:
     """Student and teacher as arrays that fit the task and each other, or a ValueError."""
     _checks.instance("task", task, Task)
     student = _checks.array("query", query, (None, task.student_rank))
