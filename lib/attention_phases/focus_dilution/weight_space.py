@@ -9,10 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from scipy.sparse.linalg import LinearOperator
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from attention_phases import _checks
 from attention_phases._arrays import Array
+from attention_phases._blas import one_thread
+from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.dilution import RankOnePoint
 from attention_phases.focus_dilution.markov_transformer import (
     Expansion,
@@ -26,6 +28,8 @@ from attention_phases.focus_dilution.markov_transformer import (
 from attention_phases.focus_dilution.symmetry_breaking import RestingPoint
 
 _UNIT = 1e-9  # by how much the length of a unit vector may differ from 1
+_CURVATURE_TOLERANCE = 1e-3  # relative
+_KRYLOV = 40  # vectors that Lanczos' method keeps
 
 
 class Projection(NamedTuple):
@@ -91,6 +95,40 @@ def hessian_operator(parameters: Parameters, chain: MarkovChain) -> LinearOperat
         return -np.concatenate([part.ravel() for part in along])
 
     return LinearOperator((n, n), matvec=product, rmatvec=product, dtype=np.float64)
+
+
+@one_thread
+def extreme_curvature(parameters: Parameters, chain: MarkovChain, which: str = "largest") -> float:
+    """The largest or the smallest eigenvalue of the Hessian of L, to a relative 1e-3.
+
+    Gradient descent with steps eta is stable only where the largest is below 2/eta. Minus the smallest is the fastest
+    rate at which the linear flow leaves.
+
+    Args:
+        parameters: the weights.
+        chain: as for `population_loss`.
+        which: "largest" or "smallest".
+
+    Raises:
+        ValueError: names the argument, what it must be and what it got.
+        ConvergenceError: Lanczos' method did not converge; `last` has the curvatures that it found.
+    """
+    which = _checks.choice("which", which, ("largest", "smallest"))
+    hessian = hessian_operator(parameters, chain)
+    n = hessian.shape[0]
+    if n <= _KRYLOV:
+        return float(np.linalg.eigvalsh(hessian @ np.eye(n))[-1 if which == "largest" else 0])
+    begin = _checks.generator(0, stream=3).standard_normal(n)
+    ends = {"largest": "LA", "smallest": "SA"}
+    try:
+        found = eigsh(
+            hessian, 1, which=ends[which], tol=_CURVATURE_TOLERANCE, v0=begin, ncv=_KRYLOV, return_eigenvectors=False
+        )
+    except ArpackNoConvergence as error:
+        raise ConvergenceError(
+            f"the {which} curvature did not converge", last=error.eigenvalues, residual=_CURVATURE_TOLERANCE
+        ) from error
+    return float(found[0])
 
 
 def conserved_change(start: Parameters, now: Parameters) -> tuple[Float[Array, "m m"], Float[Array, "m m"], Array]:
