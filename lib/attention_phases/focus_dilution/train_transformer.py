@@ -43,6 +43,7 @@ from attention_phases.focus_dilution.markov_transformer import (
     Seed,
     Weights,
     conserved_quantities,
+    few_tokens,
 )
 
 if TYPE_CHECKING:  # PyTorch takes seconds to import: only a run does it
@@ -159,6 +160,7 @@ def train_transformer(
     if not isinstance(data, MarkovChain | Corpus):
         raise ValueError(f"data must be a MarkovChain or a Corpus; got {_checks.shown(data)}")
     chain = data.chain if isinstance(data, Corpus) else data
+    few_tokens(chain)
     if start is None:
         rng = _checks.generator(seed)
         start = Parameters.gaussian(chain.n_tokens, width, init_scale, rng)
