@@ -220,7 +220,7 @@ RECORDS = {  # tables of runs that have no grid, and what makes each of them, wi
 RECORDS |= {f"{name}-events": command for name, command in RECORDS.items()}
 _DESCRIBE = (
     f"python -m attention_phases.focus_dilution describe --corpora {' '.join(_TEXTS)} "
-    "--tokens 50 100 200 300 500 1000 --out text-chains.csv"
+    "--tokens 1000 50 100 200 300 500 2000 5000 10000 20000 --out text-chains.csv"
 )
 RECORDS |= {"text-chains": _DESCRIBE, "text-chains-rates": _DESCRIBE}
 

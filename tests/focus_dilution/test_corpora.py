@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import importlib
 import os
+import pickle
 import resource
 import string
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from attention_phases.focus_dilution import Corpus, MarkovChain, corpora, load_corpus
+from attention_phases.focus_dilution import (
+    Corpus,
+    MarkovChain,
+    Parameters,
+    attention,
+    condensation_rate,
+    contraction_rates,
+    corpora,
+    excess_loss,
+    focus_rate,
+    gradient_flow,
+    linear_condensation,
+    load_corpus,
+    mass_redistribution,
+    population_loss,
+    predict_timeline,
+    rank_one_flow,
+    symmetry_breaking_rate,
+    train_transformer,
+)
 from attention_phases.focus_dilution.corpora import split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markov import CHAINS
+from scipy.sparse import issparse
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 MODULE = importlib.import_module("attention_phases.focus_dilution.corpora")
 FOLDER = os.environ.get("ATTENTION_PHASES_DATA")
@@ -278,6 +304,17 @@ def test_the_samples_are_what_they_are_said_to_be(name: str, n: int, licence: st
     np.testing.assert_allclose(chain.stationary @ chain.transition, chain.stationary, rtol=1e-9)
 
 
+@pytest.mark.skipif(not FOLDER, reason="ATTENTION_PHASES_DATA names no folder with the samples")
+@pytest.mark.parametrize(("name", "least"), [("wikitext-2", 18_000), ("tinystories", 6_500)])
+def test_the_whole_vocabulary_of_a_sample_gives_a_chain(name: str, least: int) -> None:
+    corpus = load_corpus(name, n_tokens=None)
+    assert corpus.n_tokens > least
+    np.testing.assert_allclose(corpus.chain.stationary, corpus.frequencies, rtol=1e-12)
+    np.testing.assert_allclose(corpus.frequencies @ corpus.chain.matrix, corpus.frequencies, rtol=1e-9)
+    kept = corpus.chain.matrix
+    assert kept.data.nbytes + kept.indices.nbytes + kept.indptr.nbytes < 3 * 2**20
+
+
 # ---- large texts
 
 LARGE = """
@@ -384,6 +421,103 @@ def test_a_large_vocabulary_with_few_pairs_takes_little_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 2**10
 
 
+def zipf_text(d: int, n: int) -> NDArray[np.int64]:
+    """A text that has all d tokens, with frequencies near 1/rank, in an order that matters."""
+    rng = np.random.default_rng(0)
+    ids = np.append(np.arange(d), np.exp(np.log(d) * rng.random(n - d)).astype(np.int64) - 1)
+    return rng.permutation(ids)
+
+
+def test_the_sparse_chain_of_a_text_is_the_dense_one_of_its_matrix() -> None:
+    """What is computed from the transitions that occur is what all of them give, to rounding."""
+    sparse = MarkovChain.from_tokens(zipf_text(300, 5000))
+    assert issparse(sparse.matrix)
+    assert sparse.matrix.nnz < 5000
+    dense = MarkovChain(sparse.transition, sparse.stationary)
+    assert not issparse(dense.matrix)
+    np.testing.assert_allclose(dense.transition, sparse.transition, rtol=1e-15)
+    np.testing.assert_allclose(dense.stationary, sparse.stationary, rtol=1e-12)
+    for quantity in (condensation_rate, focus_rate, mass_redistribution):
+        np.testing.assert_allclose(quantity(sparse), quantity(dense), rtol=1e-10, atol=1e-14)
+    for name in ("unigram_entropy", "conditional_entropy"):
+        assert np.isclose(getattr(sparse, name), getattr(dense, name), rtol=1e-13)
+    np.testing.assert_array_equal(sparse.sample(50, 40, 1), dense.sample(50, 40, 1))
+    start = Parameters.gaussian(300, 4, 1e-2, 0)
+    assert np.isclose(excess_loss(start, sparse), excess_loss(start, dense), rtol=1e-12)
+
+
+def test_a_sparse_chain_draws_only_pairs_of_its_text() -> None:
+    ids = zipf_text(200, 1000)
+    pairs = set(zip(ids.tolist(), np.roll(ids, -1).tolist(), strict=True))
+    drawn = MarkovChain.from_tokens(ids).sample(20, 500, 0)
+    assert set(zip(drawn[:, :-1].ravel().tolist(), drawn[:, 1:].ravel().tolist(), strict=True)) <= pairs
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_copies_of_a_sparse_chain_are_the_same_and_cannot_be_written_to_either(again: Callable[[Any], Any]) -> None:
+    chain = MarkovChain.from_tokens([0, 1, 0, 2, 0, 1])
+    assert chain == MarkovChain([[0, 2 / 3, 1 / 3], [1, 0, 0], [1, 0, 0]]) != MarkovChain.from_tokens([0, 1, 0, 2])
+    for before in (0, chain.transition.sum()):  # without and with what a chain computes once
+        other = again(chain)
+        assert other == chain
+        assert hash(other) == hash(chain)
+        assert before or other.transition.sum() == 3
+        for values in (other.matrix.data, other.matrix.indices, other.matrix.indptr, other.transition):
+            assert not values.flags.writeable
+
+
+def test_a_whole_vocabulary_takes_memory_for_the_pairs_that_occur() -> None:
+    """30000 tokens, whose dense matrix had 7 GB: entropies, rates, samples and the linear flow in 100 MB."""
+    d, ids = 30_000, zipf_text(30_000, 400_000)
+    tracemalloc.start()
+    try:
+        chain = MarkovChain.from_tokens(ids)
+        assert chain.n_tokens == d
+        np.testing.assert_allclose(chain.stationary, np.bincount(ids) / len(ids))
+        np.testing.assert_allclose(chain.stationary @ chain.matrix, chain.stationary)
+        assert chain.sample(64, 65, 0).shape == (64, 65)
+        assert 0 < chain.conditional_entropy < chain.unigram_entropy < np.log(d)
+        pi, log_pi = chain.stationary, np.log(chain.stationary)
+        covariance = np.cov(pi[ids], log_pi[np.roll(ids, -1)], bias=True)[0, 1]  # over the text's own pairs
+        spread = np.linalg.norm(log_pi - log_pi.mean()) / np.linalg.norm(pi) ** 5
+        assert np.isclose(focus_rate(chain), spread * covariance * pi[ids].var(), rtol=1e-6)
+        start = Parameters.gaussian(d, 4, 1e-6, 0)
+        grown = linear_condensation(start, chain, [0.0, 1.0]).alpha
+        assert np.isclose(np.linalg.norm(pi) * np.linalg.norm(pi - 1 / d), condensation_rate(chain))
+        assert grown.shape == (2, 4)
+        assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "needs_pairs",
+    [
+        lambda chain, start: chain.transition,
+        lambda chain, start: chain.log_transition,
+        lambda chain, start: attention(start, chain),
+        lambda chain, start: population_loss(start, chain),
+        lambda chain, start: gradient_flow(chain, 2),
+        lambda chain, start: rank_one_flow(chain),
+        lambda chain, start: symmetry_breaking_rate(chain),
+        lambda chain, start: predict_timeline(chain, start),
+        lambda chain, start: contraction_rates(chain),
+        lambda chain, start: train_transformer(chain, 2),
+    ],
+)
+def test_what_needs_all_pairs_of_a_whole_vocabulary_is_refused(needs_pairs: Callable[..., object]) -> None:
+    """Before anything so large is made."""
+    chain = MarkovChain.from_tokens(np.arange(30_000))
+    start = Parameters.gaussian(30_000, 2, 1e-3, 0)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"chain must have at most 10000 tokens where arrays .* got 30000"):
+            needs_pairs(chain, start)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -392,8 +526,8 @@ def test_a_large_vocabulary_with_few_pairs_takes_little_memory() -> None:
         (([[[0, 1]]],), "token_ids must be whole numbers"),
         (([0, 3], 3), r"token_ids must be in \[0, 2\]; got 0 to 3"),
         (([-1, 1],), r"token_ids must be in \[0, 1\]; got -1 to 1"),
-        (([2, 2, 2], 5), "token_ids must give a chain of 2 to 10000 tokens; its largest closed class has 1"),
-        ((np.arange(10_001),), "token_ids must give a chain of 2 to 10000 tokens; its largest closed class has 10001"),
+        (([2, 2, 2], 5), "token_ids must give a chain of at least 2 tokens; its largest closed class has 1"),
+        ((np.arange(10_001), None, 0.1), "n_tokens must be at most 10000 with smoothing, .*; got 10001"),
         (([0, 1], 2, -1), r"smoothing must be a number in \[0"),
         (([0, 1], 1.5), "n_tokens must be a whole number"),
     ],

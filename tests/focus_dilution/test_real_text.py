@@ -211,11 +211,18 @@ def test_an_interrupted_command_goes_on(
     assert not (tmp_path / ".parts").exists()
 
 
-def test_texts_with_fewer_words_than_are_allowed_are_described_whole(corpus: Corpus, tmp_path: Path) -> None:
+def test_tokens_are_described_at_the_first_size_and_chains_at_all(corpus: Corpus, tmp_path: Path) -> None:
+    """A text with fewer words than are allowed has one size less."""
     out = tmp_path / "chains.csv"
-    assert main(["describe", "--corpora", corpus.source, corpus.source, "--tokens", "3", "50", "--out", str(out)]) == 0
-    table = pd.read_csv(out, skiprows=6)  # after what made it; a token is "#"
-    assert table["rank"].tolist() == list(range(1, corpus.n_tokens + 1))
+    command = ["describe", "--corpora", corpus.source, corpus.source, "--out", str(out), "--tokens"]
+    n = corpus.n_tokens
+    assert n > 3
+    for sizes, shown, rows in (("50 3 60", n, [3, n]), ("3 2 60", 3, [2, 3, n]), ("3", 3, [3])):
+        assert main([*command, *sizes.split()]) == 0
+        table = pd.read_csv(out, skiprows=6)  # after what made it; a token is "#"
+        assert table["rank"].tolist() == list(range(1, shown + 1))
+        rates = pd.read_csv(out.with_stem("chains-rates"), skiprows=6)
+        assert rates.loc[rates["level"] == "word", "n_tokens"].tolist() == rows
 
 
 @pytest.mark.parametrize("name", list(stored.RECORDS))

@@ -6,6 +6,7 @@ import importlib
 import io
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -157,6 +158,66 @@ def test_same_seed_same_curve() -> None:
     from_start = [train_transformer(LAZY, **SHORT, start=start, seed=seed) for seed in (1, 2)]
     assert same(one, from_start[0])
     assert not same(one, from_start[1])
+
+
+@pytest.mark.parametrize("ends", ["well", "interrupted", "diverged"])
+def test_small_products_are_computed_by_one_thread(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch has as many threads as before when training ends, however it does."""
+    seen, loss, before = set(), MODULE._loss, torch.get_num_threads()
+
+    def watched(*arguments: Any) -> Any:
+        seen.add(torch.get_num_threads())
+        if ends == "interrupted":
+            raise KeyboardInterrupt
+        return loss(*arguments) * (np.nan if ends == "diverged" else 1)
+
+    monkeypatch.setattr(MODULE, "_loss", watched)
+    ended = {"interrupted": KeyboardInterrupt, "diverged": ConvergenceError}
+    try:
+        torch.set_num_threads(3)
+        with pytest.raises(ended[ends]) if ends in ended else nullcontext():
+            train_transformer(LAZY, **SHORT)
+        assert torch.get_num_threads() == 3
+        assert seen == {1}
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_large_products_are_left_to_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B d m multiplications are counted, or d m^2 if these are more; B N d m where all positions predict."""
+    seen: list[int] = []
+
+    def noted(product: int) -> nullcontext[None]:
+        seen.append(product)
+        return nullcontext()
+
+    monkeypatch.setattr(MODULE, "_threads", noted)
+    for changed in ({}, {"batch": 100}, {"positions": "all"}):
+        train_transformer(LAZY, **SHORT | {"n_steps": 1} | changed)
+    assert seen == [5 * 4 * 5, 100 * 4 * 5, 4 * 8 * 4 * 5]
+    before = torch.get_num_threads()
+    monkeypatch.undo()
+    try:
+        torch.set_num_threads(3)
+        with MODULE._threads(2**27):
+            assert torch.get_num_threads() == 1
+        with MODULE._threads(2**27 + 1):
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_number_of_threads_changes_no_curve() -> None:
+    runs, before = [], torch.get_num_threads()
+    call: dict[str, Any] = {"width": 64, "n_steps": 3, "batch": 64, "context": 64, "init_scale": 0.1, "n_frames": 4}
+    chain = MarkovChain.lazy(np.full(500, 1 / 500), 0.3)
+    try:
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            runs.append(train_transformer(chain, **call, queries=[0]))
+    finally:
+        torch.set_num_threads(before)
+    assert same(*runs)
 
 
 def test_minibatches_are_drawn_anew_where_one_drawing_ends(monkeypatch: pytest.MonkeyPatch) -> None:

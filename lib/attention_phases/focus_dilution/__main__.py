@@ -49,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "describe",
         help="frequencies, pairs and rates of texts",
-        description="Writes OUT, a table of the tokens of the texts, and a table of the texts' chains at several sizes "
-        "of the vocabulary, whose name ends in -rates.",
+        description="Writes OUT, a table of the tokens of the texts at the first size of the vocabulary, and a table of "
+        "the texts' chains at all sizes, whose name ends in -rates.",
     )
     command.add_argument("--corpora", required=True, nargs="+", help="as in train --corpus")
     command.add_argument("--out", required=True, type=Path, help="file to write, NAME.csv")
@@ -123,15 +123,16 @@ def _describe(options: argparse.Namespace, head: list[str]) -> None:
         load_corpus(name, level=level, n_tokens=n_tokens, folder=options.folder)
         for name in dict.fromkeys(options.corpora)
         for level in LEVELS
-        for n_tokens in options.tokens
+        for n_tokens in sorted(options.tokens)
     ]
     tokens, chains = describe(corpora)
     for corpus in {corpus.name: corpus for corpus in corpora}.values():
         head += _about(corpus)
     words = tokens[tokens["level"] == LEVELS[0]]
     most = words.groupby("corpus")["n_tokens"].transform("max")  # a text may have fewer words than were allowed
-    _write(words[words["n_tokens"] == most].drop_duplicates(["corpus", "rank"]), options.out, head)
-    chains = chains.drop_duplicates(["corpus", "level", "n_tokens"])  # fewer characters than tokens were allowed
+    first = words["n_tokens"] == most.clip(upper=options.tokens[0])
+    _write(words[first].drop_duplicates(["corpus", "rank"]), options.out, head)
+    chains = chains.drop_duplicates(["corpus", "level", "n_tokens"])  # the whole vocabulary, several times
     _write(chains, options.out.with_stem(f"{options.out.stem}-rates"), head)
 
 

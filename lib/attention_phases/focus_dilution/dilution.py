@@ -35,6 +35,7 @@ from attention_phases.focus_dilution.focus import focus_rate
 from attention_phases.focus_dilution.markov_transformer import (
     MarkovChain,
     Parameters,
+    few_tokens,
     has_size,
     log_softmax,
     scale_of_start,
@@ -170,6 +171,7 @@ def along(parameters: Parameters, u: Float[Array, " m"]) -> RankOneStart:
 
 def integrate(chain: MarkovChain, start: RankOneStart, t_max: float | None) -> RankOneTrajectory:
     """`rank_one_flow` from any point of the manifold, without checks."""
+    few_tokens(chain)
     d, rate = chain.n_tokens, focus_rate(chain)
     focuses = start.scores.focuses(rate)
     # for what cannot be followed
@@ -271,6 +273,7 @@ class RankOnePoint:
         return point
 
     def _set(self, chain: MarkovChain, w0: Float[Array, " d"], w1: Float[Array, " d"], score_scale: float) -> None:
+        few_tokens(chain)
         self.chain, self.w0, self.w1, self.score_scale = chain, w0, w1, score_scale
         self.attention = a = softmax(w0[:, None] * (score_scale * w0) + chain.log_stationary)
         self.x = a @ w0

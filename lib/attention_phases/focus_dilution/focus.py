@@ -36,7 +36,7 @@ def focus_rate(chain: MarkovChain) -> float:
     w0, _ = unigram_profile(chain)
     pi = chain.stationary
     frequency, log_frequency = pi - pi @ pi, np.log(pi) - pi @ np.log(pi)
-    covariance = pi * frequency @ chain.transition @ log_frequency
+    covariance = pi * frequency @ chain.matrix @ log_frequency
     variance = pi @ frequency**2
     if not w0.any() or abs(covariance) <= _ROUNDING * np.sqrt(variance * (pi @ log_frequency**2)):
         return 0.0

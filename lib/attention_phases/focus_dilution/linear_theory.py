@@ -21,7 +21,7 @@ from attention_phases.focus_dilution.condensation import (
 )
 from attention_phases.focus_dilution.dilution import RankOnePoint
 from attention_phases.focus_dilution.focus import focus_rate
-from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, fitting
+from attention_phases.focus_dilution.markov_transformer import MarkovChain, Parameters, few_tokens, fitting
 from attention_phases.focus_dilution.stages import predicted_path
 from attention_phases.focus_dilution.symmetry_breaking import resting_point
 from attention_phases.focus_dilution.weight_space import unit_vector
@@ -97,9 +97,10 @@ def contraction_rates(chain: MarkovChain) -> Float[Array, " d-1"]:
     and c, w1 of `unigram_profile`.
 
     Raises:
-        ValueError: `chain` is not a `MarkovChain`.
+        ValueError: `chain` is not a `MarkovChain`, or has more than 10000 tokens.
     """
     w0, w1 = unigram_profile(chain)
+    few_tokens(chain)
     pi = chain.stationary
     root = np.diag(np.sqrt(pi)) - np.outer(pi, np.sqrt(pi))  # root root^T = C
     inner = root.T @ ((w0 @ pi) ** 2 * np.eye(len(pi)) + pi @ pi * np.outer(w1, w1)) @ root
@@ -165,7 +166,7 @@ def mass_redistribution(chain: MarkovChain) -> Float[Array, " d"]:
     pi, (w0, w1) = chain.stationary, unigram_profile(chain)
     above = w0 - w0 @ pi
     v = pi @ above**2
-    result: Array = (2 * rate / v * pi * above + v * pi * ((chain.transition - pi) @ w1)) / (2 * abs(rate))
+    result: Array = (2 * rate / v * pi * above + v * pi * (chain.matrix @ w1 - pi @ w1)) / (2 * abs(rate))
     return result
 
 

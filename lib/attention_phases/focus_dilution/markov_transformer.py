@@ -27,33 +27,41 @@ The model is the one that summaries of Chen, Lin, Xu, Luo (ICML 2026, arXiv 2605
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import coo_array, csr_array, issparse
 from scipy.sparse.csgraph import connected_components
 
 from attention_phases import _checks
 from attention_phases._arrays import AnyArray, Array, IntArray
 
 Seed = int | np.random.Generator
-_Values = TypeVar("_Values", bound=AnyArray)
+_Values = TypeVar("_Values", bound=AnyArray | csr_array)
 _SUM_TOLERANCE = 1e-9  # how far from 1 a row of a given matrix may sum; it is then divided by its sum
 _STATIONARY_TOLERANCE = 1e-6  # relative difference of a given stationary probability from that of the matrix
 _SMALLEST = 1e-60  # no start may have smaller entries alone: their products must not be rounded to 0
 _MOST_NUMBERS = 2**31  # of a sample
-_MOST_STATES = 10_000  # of a chain from a text: its matrix has 800 MB
+_MOST_STATES = 10_000  # where arrays of shape (d, d) are needed: each has 800 MB
 _COUNTED_AT_ONCE = 2**20  # tokens
+_OF_ROWS = ("data", "indices", "indptr")  # the arrays of a sparse matrix
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class MarkovChain:
     """An irreducible Markov chain. It may be periodic: nothing below needs more than its stationary distribution.
 
+    Of the chain of a text only those transitions are kept that occur: memory grows with the pairs, not with d^2. So the
+    whole vocabulary of a text can be looked at: the stationary distribution, entropies and samples, and of the theory
+    what needs no more than P times a vector, as `condensation_rate`, `focus_rate`, `unigram_point` and
+    `linear_condensation`. What needs arrays of shape (d, d), as attention between all tokens does, and with it the
+    loss, its flows and the timeline, takes chains of up to 10000 tokens.
+
     Attributes:
-        transition: P, (d, d), d >= 2: row i has the probabilities of the token after token i.
+        matrix: P, (d, d), d >= 2, as it is kept: an array, or if the chain is from a text, a `scipy.sparse.csr_array`.
         stationary: pi, (d,), the distribution with ``pi P = pi``; all entries are positive.
         token_ids: (d,), the tokens' numbers in the text that the chain is from, if it is from one: see `from_tokens`.
 
@@ -66,7 +74,7 @@ class MarkovChain:
             a stationary probability that is too small for a floating-point number; or the given pi is not stationary.
     """
 
-    transition: Float[Array, "d d"]
+    matrix: Float[Array, "d d"] | csr_array
     stationary: Float[Array, " d"]
     token_ids: Int[IntArray, " d"]
 
@@ -92,8 +100,8 @@ class MarkovChain:
                 )
         self._set(matrix, pi, np.arange(len(matrix)))
 
-    def _set(self, matrix: Array, stationary: Array, token_ids: IntArray) -> None:
-        object.__setattr__(self, "transition", _read_only(matrix))
+    def _set(self, matrix: Array | csr_array, stationary: Array, token_ids: IntArray) -> None:
+        object.__setattr__(self, "matrix", _read_only(matrix))
         object.__setattr__(self, "stationary", _read_only(stationary))
         object.__setattr__(self, "token_ids", _read_only(token_ids))
 
@@ -130,9 +138,10 @@ class MarkovChain:
         Each sequence is closed to a ring: its first token counts as the one after its last. So as many pairs begin
         with a token as end with it, and without smoothing pi is exactly the frequency of tokens in the text.
 
-        With smoothing all d = `n_tokens` tokens are kept. Without it the chain has the tokens of the largest closed
-        class, by their number in the text: those that occur, if the text is one sequence. Their numbers are in
-        `MarkovChain.token_ids`.
+        Without smoothing the chain has the tokens of the largest closed class, by their number in the text: those that
+        occur, if the text is one sequence. Their numbers are in `MarkovChain.token_ids`. Its matrix is sparse: it may
+        have as many tokens as the text. With smoothing all d = `n_tokens` tokens are kept, each pair is possible, and
+        the matrix is a dense one.
 
         Args:
             token_ids: a sequence of token numbers, (n,), or several ones of the same length, (n_sequences, n).
@@ -141,7 +150,7 @@ class MarkovChain:
 
         Raises:
             ValueError: names the argument, what it must be and what it got; also where the class has a single token, or
-                more than 10000.
+                where there is smoothing and d is more than 10000.
         """
         wanted = "token_ids must be whole numbers of shape (n,) or (n_sequences, n)"
         try:
@@ -155,18 +164,20 @@ class MarkovChain:
         if int(ids.min()) < 0 or largest >= d:
             raise ValueError(f"token_ids must be in [0, {d - 1}]; got {int(ids.min())} to {largest}")
         smoothing = _checks.real("smoothing", smoothing, 0, _checks.LARGEST)
-        counts = _pair_counts(np.atleast_2d(ids), d)
-        kept = np.arange(d) if smoothing else _largest_class(counts)
-        if not 2 <= len(kept) <= _MOST_STATES:
+        if smoothing and d > _MOST_STATES:
             raise ValueError(
-                f"token_ids must give a chain of 2 to {_MOST_STATES} tokens; its largest closed class has {len(kept)}"
+                f"n_tokens must be at most {_MOST_STATES} with smoothing, which makes every pair possible; got {d}"
             )
-        matrix = counts[kept][:, kept].astype(np.float64).toarray()  # in place from here on: it may be large
-        matrix += smoothing
-        occurrences = matrix.sum(axis=1)
-        matrix /= occurrences[:, None]
+        counts = _pair_counts(np.atleast_2d(ids), d)
         if smoothing:
-            return cls(matrix)
+            smooth = counts.toarray() + smoothing
+            return cls(smooth / smooth.sum(axis=1, keepdims=True))
+        kept = _largest_class(counts)
+        if len(kept) < 2:
+            raise ValueError("token_ids must give a chain of at least 2 tokens; its largest closed class has 1")
+        matrix = counts[kept][:, kept].astype(np.float64)
+        occurrences = matrix.sum(axis=1)
+        matrix.data /= np.repeat(occurrences, np.diff(matrix.indptr))
         chain = cls.__new__(cls)
         chain._set(matrix, occurrences / occurrences.sum(), kept)
         return chain
@@ -175,6 +186,19 @@ class MarkovChain:
     def n_tokens(self) -> int:
         """d, the number of tokens."""
         return len(self.stationary)
+
+    @cached_property
+    def transition(self) -> Float[Array, "d d"]:
+        """P, (d, d): row i has the probabilities of the token after token i.
+
+        Raises:
+            ValueError: the chain is from a text and has more than 10000 tokens; `matrix` has P.
+        """
+        if not isinstance(self.matrix, csr_array):
+            return self.matrix
+        few_tokens(self)
+        dense: Array = self.matrix.toarray()
+        return _read_only(dense)
 
     @cached_property
     def log_stationary(self) -> Float[Array, " d"]:
@@ -195,7 +219,8 @@ class MarkovChain:
     @property
     def conditional_entropy(self) -> float:
         """``-sum_i pi_i sum_j P_ij log P_ij`` in nats: the lowest loss of any model."""
-        return float(self.stationary @ [_entropy(row) for row in self.transition])
+        rows = csr_array(self.matrix)
+        return float(self.stationary @ [_entropy(rows.data[i:j]) for i, j in pairwise(rows.indptr)])
 
     def sample(self, n_sequences: int, length: int, seed: Seed) -> Int[IntArray, "n_sequences length"]:
         """Draw independent sequences of tokens, each begun in the stationary distribution.
@@ -211,25 +236,28 @@ class MarkovChain:
         n_sequences = _checks.integer("n_sequences", n_sequences, 1)
         length = _checks.integer("length", length, 1, _MOST_NUMBERS // n_sequences)
         rng = _checks.generator(seed)
-        first, after = _cumulative(self.stationary), _cumulative(self.transition)
-        # row i of the transitions, shifted by i: all rows are searched as one
-        rows = (after + np.arange(self.n_tokens)[:, None]).ravel()
+        first, after = _cumulative(self.stationary), csr_array(self.matrix)
+        # the possible transitions of token i, shifted by i: all rows are searched as one
+        rows = np.concatenate([k + _cumulative(after.data[i:j]) for k, (i, j) in enumerate(pairwise(after.indptr))])
         tokens = np.empty((length, n_sequences), dtype=np.int64)
         tokens[0] = np.searchsorted(first, rng.random(n_sequences), side="right")
         for t in range(1, length):
             last = tokens[t - 1]
             place = np.minimum(last + rng.random(n_sequences), np.nextafter(last + 1.0, 0))  # not rounded to last + 1
-            tokens[t] = np.searchsorted(rows, place, side="right") - self.n_tokens * last
+            tokens[t] = after.indices[np.searchsorted(rows, place, side="right")]
         return np.ascontiguousarray(tokens.T)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         _restore(self, state)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MarkovChain) and np.array_equal(self.transition, other.transition)
+        if not isinstance(other, MarkovChain):
+            return False
+        rows, others = csr_array(self.matrix), csr_array(other.matrix)
+        return all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in _OF_ROWS)
 
     def __hash__(self) -> int:
-        return hash(self.transition.tobytes())
+        return hash(csr_array(self.matrix).data.tobytes())
 
 
 @dataclass(frozen=True, eq=False)
@@ -413,6 +441,7 @@ class Expansion:
     """
 
     def __init__(self, weights: Weights, chain: MarkovChain) -> None:
+        few_tokens(chain)
         W0, W1, WQ, WK = weights
         self._weights, self._chain = weights, chain
         self._query, self._key = W0 @ WQ, W0 @ WK  # (d, m)
@@ -509,6 +538,15 @@ def fitting(parameters: Parameters, chain: MarkovChain, name: str = "parameters"
     if parameters.n_tokens != chain.n_tokens:
         raise ValueError(f"{name} must be for the chain's {chain.n_tokens} tokens; got {parameters.n_tokens}")
     return parameters.arrays
+
+
+def few_tokens(chain: MarkovChain) -> None:
+    """A ValueError where the chain has too many tokens for arrays of shape (d, d)."""
+    if chain.n_tokens > _MOST_STATES:
+        raise ValueError(
+            f"chain must have at most {_MOST_STATES} tokens where arrays of shape (d, d) are needed; "
+            f"got {chain.n_tokens}"
+        )
 
 
 def scale_of_start(init_scale: float, largest: float) -> float:
@@ -613,22 +651,25 @@ def _entropy(distribution: Float[Array, " d"]) -> float:
     return float(-(positive * np.log(positive)).sum())
 
 
-def _cumulative(distribution: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    """Cumulative sums; from the last token of positive probability on exactly 1, so that no draw lies beyond it."""
-    sums: Array = np.minimum(np.cumsum(distribution, axis=-1), 1)
-    last = distribution.shape[-1] - 1 - (distribution[..., ::-1] > 0).argmax(axis=-1)
-    sums[np.arange(distribution.shape[-1]) >= last[..., None]] = 1
+def _cumulative(distribution: Float[Array, " d"]) -> Float[Array, " d"]:
+    """Cumulative sums of positive probabilities; the last is exactly 1, so that no draw lies beyond it."""
+    sums: Array = np.minimum(np.cumsum(distribution), 1)
+    sums[-1] = 1
     return sums
 
 
 def _read_only(values: _Values) -> _Values:
-    copy = values.copy()
-    copy.flags.writeable = False
-    return copy
+    return _locked(cast("_Values", values.copy()))
+
+
+def _locked(values: _Values) -> _Values:
+    for part in [getattr(values, name) for name in _OF_ROWS] if issparse(values) else [values]:
+        part.flags.writeable = False
+    return values
 
 
 def _restore(instance: object, state: dict[str, Any]) -> None:
     """Give a copied or unpickled object its attributes. NumPy makes copies of arrays that can be written to."""
     for values in state.values():
-        values.flags.writeable = False
+        _locked(values)
     instance.__dict__.update(state)

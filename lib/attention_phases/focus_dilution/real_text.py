@@ -122,7 +122,7 @@ def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
     for corpus in corpora:
         chain = corpus.chain
         pi = chain.stationary
-        following = chain.transition.argmax(axis=1)
+        following = chain.matrix.argmax(axis=1)
         names = [label(token) for token in corpus.vocabulary]
         tokens.append(
             pd.DataFrame(
@@ -134,7 +134,7 @@ def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
                     "token": names,
                     "frequency": pi,
                     "next": [names[k] for k in following],
-                    "probability": chain.transition.max(axis=1),
+                    "probability": chain.matrix.max(axis=1).toarray().ravel(),
                 }
             )
         )
@@ -146,7 +146,7 @@ def describe(corpora: Iterable[Corpus]) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "length": len(corpus.tokens),
                 "lambda_1": condensation_rate(chain),
                 "lambda_2": focus_rate(chain),
-                "early_push": float(pi**2 @ (chain.transition @ pi - 1 / corpus.n_tokens)),
+                "early_push": float(pi**2 @ (chain.matrix @ pi - 1 / corpus.n_tokens)),
                 "unigram_entropy": chain.unigram_entropy,
                 "conditional_entropy": chain.conditional_entropy,
             }

@@ -1,4 +1,4 @@
-"""What takes training on a text away from the gradient flow: finite contexts, minibatches, or steps?
+"""What takes training on a text away from the gradient flow: finite contexts, minibatches or steps.
 
 Gradient descent with steps eta is stable only in directions of curvature below 2/eta. Where the flow comes to larger
 ones, descent cannot follow, even with the exact gradient. So we go on from one point of the flow of a text's chain, by

@@ -21,6 +21,7 @@ import json
 import math
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +32,7 @@ from scipy.special import logsumexp, softmax
 from tqdm import tqdm
 
 from attention_phases import _checks
+from attention_phases._blas import one_thread
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.corpora import Corpus
 from attention_phases.focus_dilution.gradient_flow import Trajectory, _drift, _times, query_tokens
@@ -41,9 +43,12 @@ from attention_phases.focus_dilution.markov_transformer import (
     Seed,
     Weights,
     conserved_quantities,
+    few_tokens,
 )
 
 if TYPE_CHECKING:  # PyTorch takes seconds to import: only a run does it
+    from collections.abc import Iterator
+
     import torch
     from jaxtyping import Float, Int
     from numpy.typing import ArrayLike
@@ -52,6 +57,7 @@ if TYPE_CHECKING:  # PyTorch takes seconds to import: only a run does it
 
 _OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}  # names in torch.optim
 _POSITIONS = ("last", "all")
+_ALONE = 2**27  # multiplications of a matrix product, up to which one thread does a step: in 0.1 s or less
 _DRAWN_AT_ONCE = 2**18  # tokens: many minibatches are drawn together, which is much faster than one by one
 _QUERIES_OF_TEXT = 8  # whose attention is kept, where nothing else is said: the most frequent tokens
 _PROBES_OF_QUERY = 64  # windows of the text that end in it
@@ -116,6 +122,11 @@ def train_transformer(
     infinite. The drift is that of the flow's conserved quantities, which training keeps only in the limit of short
     steps.
 
+    PyTorch computes with one thread as long as no matrix product has more than 2^27 multiplications, as B d m, or
+    B N d m where all positions predict: threads that wait for each other at every product would cost much more than
+    they gain wherever the processor is shared. The curve of a seed is then the same on any number of cores. In larger
+    products PyTorch uses as many threads as it is set to, and the last digits may depend on their number.
+
     With a checkpoint, a run that was killed at any moment goes on when the same call is made again, and ends in the
     same numbers as a run that was not. The file is always a whole one: it is replaced, never written over. After the
     run it holds the result, so that the same call returns without a step.
@@ -151,6 +162,7 @@ def train_transformer(
     if not isinstance(data, MarkovChain | Corpus):
         raise ValueError(f"data must be a MarkovChain or a Corpus; got {_checks.shown(data)}")
     chain = data.chain if isinstance(data, Corpus) else data
+    few_tokens(chain)
     if start is None:
         rng = _checks.generator(seed)
         start = Parameters.gaussian(chain.n_tokens, width, init_scale, rng)
@@ -208,7 +220,9 @@ def train_transformer(
             _write(file, whose, run.state())  # a place where nothing can be written shows before the work is done
 
     written = time.monotonic()
-    with tqdm(total=n_steps, initial=run.step, desc="training", disable=None) as bar:
+    predictions = batch * (context if positions == "all" else 1)
+    product = max(predictions, start.width) * chain.n_tokens * start.width
+    with _threads(product), tqdm(total=n_steps, initial=run.step, desc="training", disable=None) as bar:
         while run.step < n_steps:
             if not run.advance(batches.of_step(run.step)):
                 last = _trajectory(data, run, tokens, probes, learning_rate, converged=False)
@@ -237,6 +251,20 @@ def _device(name: str) -> torch.device:
         why = str(error).partition("\n")[0]
         raise ValueError(f"device must be one that PyTorch can use here; got {_checks.shown(name)}: {why}") from None
     return device
+
+
+@contextmanager
+def _threads(product: int) -> Iterator[None]:
+    """One thread of PyTorch, where the largest matrix product has no more than so many multiplications."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        if product <= _ALONE:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Batches:
@@ -305,6 +333,7 @@ class _Probes:
             contexts = corpus.tokens[ends[:, None] + np.arange(1 - context, 1)].astype(np.int64)
             self._of_query.append((query, _log_counts(contexts, d)))
 
+    @one_thread
     def measured(self, trajectory: Trajectory) -> TextTrajectory:
         """The trajectory with what its weights do on the windows."""
         return TextTrajectory(
@@ -441,6 +470,7 @@ def _loss(weights: list[torch.Tensor], batch: _Batch) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.following.flatten())
 
 
+@one_thread
 def _trajectory(
     data: MarkovChain | Corpus,
     run: _Run,
