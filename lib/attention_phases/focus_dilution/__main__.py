@@ -49,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "describe",
         help="frequencies, pairs and rates of texts",
-        description="Writes OUT, a table of the tokens of the texts at the first size of the vocabulary, and a table of "
-        "the texts' chains at all sizes, whose name ends in -rates.",
+        description="Writes OUT, a table of the tokens of the texts at the first size of the vocabulary, and a table "
+        "of the texts' chains at all sizes, whose name ends in -rates.",
     )
     command.add_argument("--corpora", required=True, nargs="+", help="as in train --corpus")
     command.add_argument("--out", required=True, type=Path, help="file to write, NAME.csv")
