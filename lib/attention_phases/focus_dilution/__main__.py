@@ -13,6 +13,7 @@ from attention_phases import stored
 from attention_phases.errors import ConvergenceError
 from attention_phases.focus_dilution.corpora import LEVELS, NAMES, Corpus, load_corpus
 from attention_phases.focus_dilution.real_text import RUNS, describe, named, train
+from attention_phases.focus_dilution.stability import stability
 from attention_phases.sweeps import alone
 
 _RANKS = (0, 1, 2, 3, 4, 20, 60)  # of the tokens that are watched, where none are named
@@ -47,6 +48,26 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--frames", type=int, default=96, help="of each run in the table (default: 96)")
     command.add_argument("--device", default="cpu", help="where to train: cpu, cuda, ... (default: cpu)")
     command = commands.add_parser(
+        "stability",
+        help="what takes training away from the flow: contexts, minibatches or steps",
+        description="Follows the flow of the chains of texts to a time, and goes on from there with longer contexts, "
+        "larger minibatches, shorter steps and the exact gradient. Writes OUT, a table of how far each comes and of "
+        "the largest curvature of the loss there.",
+    )
+    command.add_argument("--corpora", required=True, nargs="+", help="as in train --corpus")
+    command.add_argument("--out", required=True, type=Path, help="file to write, NAME.csv")
+    command.add_argument("--folder", help="folder that has the named corpora, in place of the network")
+    command.add_argument("--tokens", type=int, default=300, help="size of the vocabulary (default: 300)")
+    command.add_argument("--seeds", type=int, default=3, help="number of starts (default: 3)")
+    command.add_argument("--width", type=int, default=32, help="of the embedding (default: 32)")
+    command.add_argument("--init-scale", type=float, default=1e-3, help="of the initial weights (default: 0.001)")
+    command.add_argument("--time", type=float, default=700.0, help="of the flow, to go on from (default: 700)")
+    command.add_argument("--duration", type=float, default=20.0, help="of what goes on from there (default: 20)")
+    command.add_argument("--learning-rate", type=float, default=0.02, help="of training (default: 0.02)")
+    command.add_argument("--batch", type=int, default=64, help="contexts of a minibatch (default: 64)")
+    command.add_argument("--context", type=int, default=64, help="tokens of a context (default: 64)")
+    command.add_argument("--frames", type=int, default=60, help="of the flow (default: 60)")
+    command = commands.add_parser(
         "describe",
         help="frequencies, pairs and rates of texts",
         description="Writes OUT, a table of the tokens of the texts at the first size of the vocabulary, and a table "
@@ -72,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with alone(out):
             if options.command == "train":
                 _train(parser, options, head)
+            elif options.command == "stability":
+                _stability(parser, options, head)
             else:
                 _describe(options, head)
     except (ValueError, OSError, ConvergenceError, MemoryError) as error:
@@ -116,6 +139,31 @@ def _train(parser: argparse.ArgumentParser, options: argparse.Namespace, head: l
 def _checkpoints(out: Path) -> Path:
     """The folder that keeps the runs of an unfinished command."""
     return out.with_name(f".{out.stem}")
+
+
+def _stability(parser: argparse.ArgumentParser, options: argparse.Namespace, head: list[str]) -> None:
+    if options.seeds < 1 or options.frames < 2:
+        parser.error("--seeds must be at least 1 and --frames at least 2")
+    tables = []
+    for name in dict.fromkeys(options.corpora):
+        corpus = load_corpus(name, n_tokens=options.tokens, folder=options.folder)
+        tables.append(
+            stability(
+                corpus,
+                range(options.seeds),
+                width=options.width,
+                init_scale=options.init_scale,
+                time=options.time,
+                duration=options.duration,
+                learning_rate=options.learning_rate,
+                batch=options.batch,
+                context=options.context,
+                n_frames=options.frames,
+                report=lambda line: print(line, file=sys.stderr, flush=True),
+            )
+        )
+        head += _about(corpus)
+    _write(pd.concat(tables, ignore_index=True), options.out, head)
 
 
 def _describe(options: argparse.Namespace, head: list[str]) -> None:
