@@ -223,6 +223,9 @@ _DESCRIBE = (
     "--tokens 1000 50 100 200 300 500 2000 5000 10000 20000 --out text-chains.csv"
 )
 RECORDS |= {"text-chains": _DESCRIBE, "text-chains-rates": _DESCRIBE}
+RECORDS["text-stability"] = (
+    f"python -m attention_phases.focus_dilution stability --corpora {' '.join(_TEXTS)} --out text-stability.csv"
+)
 
 
 def load(name: str) -> pd.DataFrame:
