@@ -42,7 +42,7 @@ from attention_phases.focus_dilution.corpora import split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markov import CHAINS
-from scipy.sparse import issparse
+from scipy.sparse import csr_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -312,6 +312,7 @@ def test_the_whole_vocabulary_of_a_sample_gives_a_chain(name: str, least: int) -
     np.testing.assert_allclose(corpus.chain.stationary, corpus.frequencies, rtol=1e-12)
     np.testing.assert_allclose(corpus.frequencies @ corpus.chain.matrix, corpus.frequencies, rtol=1e-9)
     kept = corpus.chain.matrix
+    assert isinstance(kept, csr_array)
     assert kept.data.nbytes + kept.indices.nbytes + kept.indptr.nbytes < 3 * 2**20
 
 
@@ -431,10 +432,10 @@ def zipf_text(d: int, n: int) -> NDArray[np.int64]:
 def test_the_sparse_chain_of_a_text_is_the_dense_one_of_its_matrix() -> None:
     """What is computed from the transitions that occur is what all of them give, to rounding."""
     sparse = MarkovChain.from_tokens(zipf_text(300, 5000))
-    assert issparse(sparse.matrix)
+    assert isinstance(sparse.matrix, csr_array)
     assert sparse.matrix.nnz < 5000
     dense = MarkovChain(sparse.transition, sparse.stationary)
-    assert not issparse(dense.matrix)
+    assert isinstance(dense.matrix, np.ndarray)
     np.testing.assert_allclose(dense.transition, sparse.transition, rtol=1e-15)
     np.testing.assert_allclose(dense.stationary, sparse.stationary, rtol=1e-12)
     for quantity in (condensation_rate, focus_rate, mass_redistribution):
@@ -456,7 +457,11 @@ def test_a_sparse_chain_draws_only_pairs_of_its_text() -> None:
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_copies_of_a_sparse_chain_are_the_same_and_cannot_be_written_to_either(again: Callable[[Any], Any]) -> None:
     chain = MarkovChain.from_tokens([0, 1, 0, 2, 0, 1])
-    assert chain == MarkovChain([[0, 2 / 3, 1 / 3], [1, 0, 0], [1, 0, 0]]) != MarkovChain.from_tokens([0, 1, 0, 2])
+    assert (
+        chain
+        == MarkovChain([[0.0, 2 / 3, 1 / 3], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+        != MarkovChain.from_tokens([0, 1, 0, 2])
+    )
     for before in (0, chain.transition.sum()):  # without and with what a chain computes once
         other = again(chain)
         assert other == chain
