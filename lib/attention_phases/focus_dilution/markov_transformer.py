@@ -40,7 +40,7 @@ from attention_phases import _checks
 
 Array = NDArray[np.float64]
 Seed = int | np.random.Generator
-_Values = TypeVar("_Values", bound=NDArray[Any] | csr_array)
+_Values = TypeVar("_Values", bound=Any)
 _SUM_TOLERANCE = 1e-9  # how far from 1 a row of a given matrix may sum; it is then divided by its sum
 _STATIONARY_TOLERANCE = 1e-6  # relative difference of a given stationary probability from that of the matrix
 _SMALLEST = 1e-60  # no start may have smaller entries alone: their products must not be rounded to 0
@@ -74,7 +74,7 @@ class MarkovChain:
             a stationary probability that is too small for a floating-point number; or the given pi is not stationary.
     """
 
-    matrix: Float[Array, "d d"] | csr_array
+    matrix: Any  # SciPy declares no types
     stationary: Float[Array, " d"]
     token_ids: Int[NDArray[np.int64], " d"]
 
@@ -194,10 +194,11 @@ class MarkovChain:
         Raises:
             ValueError: the chain is from a text and has more than 10000 tokens; `matrix` has P.
         """
-        if not issparse(self.matrix):
-            return self.matrix
-        few_tokens(self)
-        return _read_only(self.matrix.toarray())
+        dense: Array = self.matrix
+        if issparse(self.matrix):
+            few_tokens(self)
+            dense = _locked(self.matrix.toarray())
+        return dense
 
     @cached_property
     def log_stationary(self) -> Float[Array, " d"]:
@@ -658,7 +659,8 @@ def _cumulative(distribution: Float[Array, " d"]) -> Float[Array, " d"]:
 
 
 def _read_only(values: _Values) -> _Values:
-    return _locked(values.copy())
+    copy: _Values = _locked(values.copy())
+    return copy
 
 
 def _locked(values: _Values) -> _Values:
