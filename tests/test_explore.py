@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from attention_phases import _page, explore, figures
+from bs4 import BeautifulSoup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,6 +149,16 @@ def test_a_notebook_draws_anew_when_a_slider_moves(draw: Drawer) -> None:
     kind.index = 1
     assert 'alt="A line of kind positional rises to 1.0."' in frame.value
     assert draw.calls[1:] == [{"omega": 1.0, "kind": "semantic"}, {"omega": 1.0, "kind": "positional"}]
+
+
+@pytest.mark.usefixtures("live")
+def test_a_notebook_has_a_link_to_the_data_that_looks_like_one_in_a_widget(draw: Drawer) -> None:
+    shown = box(explore.show(draw, "slope", omega=[0.0, 1.0], data=pd.DataFrame({"omega": [0, 1]})))
+    link = BeautifulSoup(shown.children[-1].value, "html.parser").a
+    assert link is not None
+    assert link["download"] == "slope.csv"
+    assert base64.b64decode(str(link["href"]).removeprefix("data:text/csv;base64,")).decode() == "omega\n0\n1\n"
+    assert "text-decoration:underline" in str(link["style"])  # JupyterLab's style for links ends where widgets begin
 
 
 def test_a_notebook_draws_what_a_page_shows(draw: Drawer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from attention_phases import _checks
 from attention_phases._style import DARK, GRID, INK, PAPER, STYLE
 
 STATIC = "ATTENTION_PHASES_STATIC"  # set by the book's build, whose pages have the book's CSS and no kernel
+LINK = "color:var(--jp-content-link-color,revert);text-decoration:underline"  # JupyterLab shows it as text in a widget
 PIXELS = 720  # width of a figure where the page has room for it
 
 
@@ -140,7 +141,8 @@ def classes(drawing: Drawing) -> str:
 def download_link(name: str, what: str, ending: str, uri: str) -> str:
     """Return the HTML of a link that saves the content of `uri` as a file called name.ending."""
     text = f"{what} ({ending.upper()})"
-    return f'<a download="{name}.{ending}" href="{uri}" aria-label="{text}: {name}">{text}</a>'
+    style = "" if is_static() else f' style="{LINK}"'
+    return f'<a download="{name}.{ending}" href="{uri}" aria-label="{text}: {name}"{style}>{text}</a>'
 
 
 def svg_uri(drawing: Drawing) -> str:

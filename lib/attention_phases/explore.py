@@ -188,7 +188,7 @@ def _live(painter: _Painter, sliders: list[_Slider], csv: str | None) -> widgets
     redraw()
     for control in controls.values():
         control.observe(redraw, names="value")
-    links = [] if csv is None else [widgets.HTML(_csv_link(painter.name, csv))]
+    links = [] if csv is None else [widgets.HTML(f"Download: {_csv_link(painter.name, csv)}")]
     return widgets.VBox([*controls.values(), frame, *links])
 
 
