@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from sphinx.config import Config
 
 COMPUTATION = ["lib/**/*.py", "book/data/**/*", "requirements.lock"]
-PAGES = ["_config.yml", "_toc.yml", "book/_extensions/**/*.py", "book/_extensions/*.html", "book/_static/**/*"]
+PAGES = [
+    "_config.yml",
+    "_toc.yml",
+    "book/_extensions/**/*.py",
+    "book/_extensions/*.html",
+    "book/_static/**/*",
+    "book/_templates/**/*",
+]
 
 logger = logging.getLogger(__name__)
 

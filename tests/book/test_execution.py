@@ -47,7 +47,7 @@ def write_toc(folder: Path, *pages: str) -> None:
 @pytest.fixture
 def small_book(tmp_path: Path) -> Path:
     """A folder for a book with our configuration and extensions, and a time limit of two seconds a cell."""
-    for folder in ("_extensions", "_static"):
+    for folder in ("_extensions", "_static", "_templates"):
         shutil.copytree(ROOT / "book" / folder, tmp_path / "book" / folder)
     (tmp_path / "book" / "appendix").mkdir()
     (tmp_path / "book" / "appendix" / "references.bib").touch()

@@ -43,8 +43,9 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(Path(__file__).parent / "small_book", source)
     pages = source / "_build" / "html"
     style = f"html_static_path={ROOT / 'book/_static'}"
+    templates = f"templates_path={ROOT / 'book/_templates'}"
     subprocess.run(
-        [sys.executable, "-m", "sphinx", "-q", "-D", style, str(source), str(pages)],
+        [sys.executable, "-m", "sphinx", "-q", "-D", style, "-D", templates, str(source), str(pages)],
         env=os.environ | {"PYTHONPATH": str(ROOT / "book" / "_extensions")},
         check=True,
     )

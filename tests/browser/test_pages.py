@@ -61,6 +61,18 @@ def test_no_page_scrolls_sideways_on_a_phone(open_page: OpenPage, page: str) -> 
     assert tab.evaluate("document.documentElement.scrollWidth") == 375
 
 
+@pytest.mark.parametrize("site", ["real"], indirect=True)
+@pytest.mark.parametrize("width", [375, 1280])
+def test_a_long_signature_has_a_line_for_each_argument(open_page: OpenPage, width: int) -> None:
+    tab = open_page("book/api", viewport={"width": width, "height": 812})
+    signatures = tab.locator("dt.ap-long").all()
+    assert len(signatures) > 10
+    for signature in signatures:
+        starts = signature.locator(".sig-param").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
+        assert starts == sorted(set(starts))
+        assert all(text.endswith(",") for text in signature.locator(".sig-param").all_inner_texts()[:-1])
+
+
 @menu_page
 @pytest.mark.parametrize("width", [375, 900])
 @pytest.mark.parametrize("menu", ["primary", "secondary"])
