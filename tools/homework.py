@@ -350,11 +350,18 @@ def silence() -> Iterator[None]:
         yield
 
 
+def seed_of(text: str) -> int:
+    """A seed from the command line."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a seed must be a whole number, 0 or larger; got {text}")
+    return int(text)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Make the problem sets, grade the solution of each, and say where the files are."""
     parser = argparse.ArgumentParser(description="Make problem sets for students and graders.")
     parser.add_argument("source", nargs="*", type=Path, help="problem sets (.md); default: those of the book")
-    parser.add_argument("--seed", type=int, help="of a private variant; 0 draws one and prints it")
+    parser.add_argument("--seed", type=seed_of, help="of a private variant; 0 draws one and prints it")
     parser.add_argument("--output", type=Path, default=OUTPUT, help=f"folder for what is made; default {OUTPUT}")
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(2**31) + 1 if options.seed == 0 else options.seed
@@ -371,5 +378,5 @@ def main(arguments: list[str] | None = None) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         sys.exit(str(error))

@@ -39,6 +39,13 @@ def source(folder: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("seed", ["-1", "1.5", "abc", ""])
+def test_a_seed_that_is_none_is_named(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        homework.main([f"--seed={seed}"])
+    assert f"a seed must be a whole number, 0 or larger; got {seed}\n" in capsys.readouterr().err
+
+
 def test_a_seed_gives_each_parameter_another_value_and_the_same_again() -> None:
     parameters: dict[str, list[Any]] = {"a": [1, 2, 3], "b": ["x", "y"]}
     assert homework.choose(parameters, None, "set") == {"a": 1, "b": "x"} | {
