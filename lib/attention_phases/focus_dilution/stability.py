@@ -92,7 +92,10 @@ def stability(
     """
     time = _checks.real("time", time, 0, _checks.LARGEST, open_low=True)
     duration = _checks.real("duration", duration, 0, _checks.LARGEST, open_low=True)
-    learning_rate = _checks.real("learning_rate", learning_rate, 0, duration / _FRAMES_OF_RUN, open_low=True)
+    learning_rate = _checks.real("learning_rate", learning_rate, 0, _checks.LARGEST, open_low=True)
+    _checks.real("duration/learning_rate", duration / learning_rate, _FRAMES_OF_RUN, _checks.MOST / SHORTER)
+    context = _checks.integer("context", context, 1, _checks.MOST // LONGER)
+    batch = _checks.integer("batch", batch, 1, _checks.MOST // LARGER)
     chain, rows = corpus.chain, []
 
     def note(seed: int, how: Descent, t: float, weights: Parameters) -> None:
