@@ -263,3 +263,14 @@ def test_a_dark_page_is_printed_light_and_is_dark_again(open_page: OpenPage, pag
     tab.pdf()
     assert tab.evaluate("window.printed") == "light"
     assert tab.evaluate(theme) == "dark"
+
+
+@pytest.mark.parametrize("site", ["real"], indirect=True)
+def test_long_code_may_go_on_over_a_printed_page(open_page: OpenPage) -> None:
+    tab = open_page("book/positional-semantic/phase-transition")
+    tab.emulate_media(media="print")
+    code = tab.locator(".cell_input pre").first
+    holders = "code => [...'1234'].reduce((all, _) => [...all, all.at(-1).parentElement], [code])"
+    styles = f"code => ({holders})(code).map(place => getComputedStyle(place)).map(style => "
+    assert set(code.evaluate(styles + "style.breakInside)")) == {"auto"}
+    assert set(code.evaluate(styles + "style.display)")) == {"block"}  # what is flex does not break
