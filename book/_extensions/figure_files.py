@@ -2,7 +2,7 @@
 
 Images go to _images/ and tables to _downloads/, each under the hash of its content: what occurs twice is
 stored once. The kernels that the build starts learn from an environment variable that their output goes to
-a page.
+a page. Tables of data get corners that are no headings.
 """
 
 from __future__ import annotations
@@ -65,14 +65,20 @@ def move_to_files(app: Sphinx, pagename: str, templatename: str, context: dict[s
         return found[1] + quote + ADDRESS.sub(to_file, address) + quote
 
     if "body" in context:
-        body = TAG.sub(lambda tag: ATTRIBUTE.sub(in_attribute, tag[0]), context["body"])
-        context["body"] = body.replace("<th></th>", "<td></td>")  # pandas' corners of tables, which head nothing
+        context["body"] = TAG.sub(lambda tag: ATTRIBUTE.sub(in_attribute, tag[0]), context["body"])
+
+
+def empty_corners(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Make no heading of the corner of a table that pandas wrote: it heads nothing."""
+    if "body" in context:
+        context["body"] = context["body"].replace("<th></th>", "<td></td>")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     os.environ[STATIC] = "1"
     app.connect("html-page-context", move_to_files)
+    app.connect("html-page-context", empty_corners)
     app.add_css_file("book.css")
     for script in ("explore.js", "print.js", "scroll.js"):
         app.add_js_file(script, loading_method="defer")

@@ -27,7 +27,7 @@ from attention_phases.focus_dilution.markov_transformer import (
 )
 from attention_phases.focus_dilution.real_text import frame_times
 from attention_phases.focus_dilution.train_transformer import train_transformer
-from attention_phases.focus_dilution.weight_space import extreme_curvature, flatten, unflatten
+from attention_phases.focus_dilution.weight_space import extreme_curvature
 
 LONGER, LARGER, SHORTER = 16, 16, 10  # contexts, minibatches, steps: the factors that are tried
 _FRAMES_OF_RUN = 5
@@ -143,10 +143,10 @@ def _run(chain: MarkovChain, start: Parameters, how: Descent, n_steps: int, seed
 def _descend(chain: MarkovChain, start: Parameters, step: float, n_steps: int) -> list[tuple[int, Parameters]]:
     """Gradient descent on the population loss."""
     kept = set(np.linspace(0, n_steps, _FRAMES_OF_RUN).round().astype(int).tolist())
-    weights, vector, frames = start, flatten(start), [(0, start)]
+    weights, frames = start, [(0, start)]
     for k in range(1, n_steps + 1):
-        vector = vector - step * flatten(population_gradient(weights, chain))
-        weights = unflatten(vector, chain.n_tokens, start.width)
+        slopes = population_gradient(weights, chain).arrays
+        weights = Parameters(*(part - step * slope for part, slope in zip(weights.arrays, slopes, strict=True)))
         if k in kept:
             frames.append((k, weights))
     return frames
