@@ -6,6 +6,7 @@ Cui, Behrens, Krzakala, Zdeborova, NeurIPS 2024, arXiv 2402.03902.
 from attention_phases.errors import ConvergenceError
 from attention_phases.estimates import Estimate
 from attention_phases.positional_semantic.averages import Overlaps
+from attention_phases.positional_semantic.branch_ends import spinodal_alpha, stability_alpha
 from attention_phases.positional_semantic.empirical_risk import EmpiricalRisk
 from attention_phases.positional_semantic.gamp import GampOverlaps, GampRun, gamp
 from attention_phases.positional_semantic.linear_baseline import (
@@ -23,15 +24,11 @@ from attention_phases.positional_semantic.loss_landscape import (
 )
 from attention_phases.positional_semantic.minimization import Descent, Fit, minimize_risk
 from attention_phases.positional_semantic.phase_transition import (
-    NoThresholdError,
-    Threshold,
     ThresholdCurve,
     critical_alpha,
     critical_curve,
     linear_crossover_alpha,
     linear_crossover_curve,
-    spinodal_alpha,
-    stability_alpha,
 )
 from attention_phases.positional_semantic.proximal import ProximalPoint, proximal_map
 from attention_phases.positional_semantic.replica_symmetry import distance_ratio
@@ -51,6 +48,7 @@ from attention_phases.positional_semantic.teacher_student import (
     generalization_error,
     order_parameters,
 )
+from attention_phases.positional_semantic.thresholds import NoThresholdError, Threshold
 
 __all__ = [
     "ConvergenceError",

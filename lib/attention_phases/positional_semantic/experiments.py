@@ -10,17 +10,11 @@ from jaxtyping import Float
 from attention_phases import _checks
 from attention_phases._arrays import Array
 from attention_phases.errors import ConvergenceError
+from attention_phases.positional_semantic.branch_ends import spinodal_alpha, stability_alpha
 from attention_phases.positional_semantic.branches import Branch, BranchEquations
 from attention_phases.positional_semantic.gamp import gamp
 from attention_phases.positional_semantic.minimization import Fit, Method, minimize_risk
-from attention_phases.positional_semantic.phase_transition import (
-    NoThresholdError,
-    Threshold,
-    critical_alpha,
-    linear_crossover_alpha,
-    spinodal_alpha,
-    stability_alpha,
-)
+from attention_phases.positional_semantic.phase_transition import critical_alpha, linear_crossover_alpha
 from attention_phases.positional_semantic.replica_symmetry import distance_ratio
 from attention_phases.positional_semantic.state_evolution import (
     BranchName,
@@ -30,6 +24,7 @@ from attention_phases.positional_semantic.state_evolution import (
     solve_state_evolution,
 )
 from attention_phases.positional_semantic.teacher_student import Dataset, Seed, Task
+from attention_phases.positional_semantic.thresholds import NoThresholdError, Threshold
 
 GAMP_START = {"q": 0.2, "m": 0.02, "V": 6.0, "theta": 0.18}
 GAMP_STEPS = 4
