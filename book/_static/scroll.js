@@ -1,7 +1,7 @@
 // What is wider than its place scrolls sideways. Where more is hidden at a side, the style lets it fade there.
 "use strict";
 
-const WIDE = "article :is(.ap-figure, mjx-container[display], .pst-scrollable-table-container, .cell_output .output, pre)";
+const WIDE = "article :is(.ap-figure, mjx-container, .pst-scrollable-table-container, .cell_output .output, pre)";
 
 function noteHidden(place) {
   const hidden = Math.max(0, place.scrollWidth - place.clientWidth);
