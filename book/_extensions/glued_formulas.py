@@ -33,7 +33,7 @@ def glue(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def _cut(parent: nodes.Element, place: int, signs: re.Pattern[str]) -> str:
     """Take the signs off the text at this place in the parent, and return them."""
-    text = parent[place]
+    text = parent.children[place]
     found = signs.search(text) if isinstance(text, nodes.Text) else None
     if found is None:
         return ""
@@ -43,5 +43,5 @@ def _cut(parent: nodes.Element, place: int, signs: re.Pattern[str]) -> str:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
-    app.connect("doctree-resolved", glue, priority=600)  # after the terms of the glossary, which are looked for in texts
+    app.connect("doctree-resolved", glue, priority=600)  # the glossary's terms are linked before
     return {"parallel_read_safe": True, "parallel_write_safe": True}
