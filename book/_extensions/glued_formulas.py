@@ -34,7 +34,9 @@ def glue(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 def _cut(parent: nodes.Element, place: int, signs: re.Pattern[str]) -> str:
     """Take the signs off the text at this place in the parent, and return them."""
     text = parent.children[place]
-    found = signs.search(text) if isinstance(text, nodes.Text) else None
+    if not isinstance(text, nodes.Text):
+        return ""
+    found = signs.search(text)
     if found is None:
         return ""
     parent[place] = nodes.Text(text[: found.start()] + text[found.end() :])
