@@ -80,6 +80,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("html-page-context", move_to_files)
     app.connect("html-page-context", empty_corners)
     app.add_css_file("book.css")
-    for script in ("explore.js", "print.js", "scroll.js"):
+    for script in ("controls.js", "explore.js", "print.js", "scroll.js"):
         app.add_js_file(script, loading_method="defer")
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,7 @@
 """A book of three pages: enough for tests of how pages are built and shown."""
 
 project = "A small book"
-extensions = ["myst_nb", "figure_files"]
+extensions = ["myst_nb", "figure_files", "glued_formulas"]
 exclude_patterns = ["_build"]
 html_theme = "sphinx_book_theme"
 html_context = {"default_mode": "auto"}
