@@ -191,7 +191,7 @@ def for_otter(problems: ProblemSet) -> Notebook:
         "export_cell": {"pdf": False},
         "environment": "environment.yml",
         "python_version": GRADING_PYTHON,
-        "plugins": [{"attention_phases.grading.CellLimit": {"seconds": problems.seconds}}],
+        "plugins": [{"attention_phases.grading.CellLimit": {"seconds": problems.seconds, "name": problems.name}}],
         "generate": {"show_hidden": False, "show_stdout": False},
     }
     cells = [raw("ASSIGNMENT CONFIG", configuration)]
@@ -292,11 +292,10 @@ def build(source: Path, output: Path = OUTPUT, seed: int | None = None, commit: 
         for path, notebook in [(bundle.student, student), (bundle.instructor, instructor)]:
             path.parent.mkdir(parents=True)
             path.write_text(problems_for_notebook(notebook), encoding="utf-8")
-        shutil.copy(archive, bundle.gradescope)
-        with zipfile.ZipFile(archive) as whole, zipfile.ZipFile(bundle.otter_run, "w") as small:
-            for name in whole.namelist():
-                if name == "otter_config.json" or name.startswith("tests/"):
-                    small.writestr(name, whole.read(name))
+        files = _files(archive)
+        _pack(files, bundle.gradescope)
+        for_a_run = ("otter_config.json", "tests/")
+        _pack({name: data for name, data in files.items() if name.startswith(for_a_run)}, bundle.otter_run)
     return bundle
 
 
@@ -317,6 +316,22 @@ def _assign(problems: ProblemSet, folder: Path, commit: str) -> tuple[Notebook, 
             cell["id"] = f"cell-{number}"  # otter's are random
     (archive,) = (folder / "made" / "autograder").glob("*.zip")
     return student, instructor, archive
+
+
+def _files(archive: Path) -> dict[str, bytes]:
+    """What is in otter's zip. That the notebook is of this set, `CellLimit` sees to: otter wants it to say so."""
+    with zipfile.ZipFile(archive) as whole:
+        files = {name: whole.read(name) for name in whole.namelist()}
+    settings = json.loads(files["otter_config.json"])
+    del settings["assignment_name"]
+    return files | {"otter_config.json": json.dumps(settings).encode()}
+
+
+def _pack(files: dict[str, bytes], archive: Path) -> None:
+    """Write a zip."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as whole:
+        for name, data in files.items():
+            whole.writestr(name, data)
 
 
 def grade(submission: Path, bundle: Path) -> Marks:
