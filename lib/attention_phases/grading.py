@@ -4,8 +4,8 @@ A message should help and must not give the answer away. It names what was found
 a shape, a sign, a constant factor), never the expected value, and of its size only whether it is below one per cent.
 
 Time limits need the interval timers of Linux and macOS; elsewhere (Windows) code runs without one. Such a timer cannot
-stop a call that does not come back from compiled code. So where a submission is graded, what runs on after its limit ends
-the kernel, on every system, and the submission is run again without it.
+stop a call that does not come back from compiled code. So where a submission is graded, what runs on after its limit
+ends the kernel, on every system, and the submission is run again without it.
 """
 
 import faulthandler
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from attention_phases import _checks
 from attention_phases._arrays import Array
 
-GRACE = 10.0
+GRACE = 5.0
 """Seconds between a time limit and the end of a kernel that grades."""
 
 _HAS_TIMER = hasattr(signal, "setitimer")
@@ -198,8 +198,8 @@ class CellLimit:
             from otter.run.run_autograder.utils import OtterRuntimeError
 
             raise OtterRuntimeError(f"This must be the problem set {self._name}; the notebook is of {found}.")
-        for cell in submission.cells:
-            cell.metadata[_STUDENTS] = cell.cell_type == "code" and not _is_otters(cell.source)
+        for given in submission.cells:
+            given.metadata[_STUDENTS] = given.cell_type == "code" and not _is_otters(given.source)
         source = f"from attention_phases.grading import limit_cells\nlimit_cells(get_ipython(), {self._seconds:g})"
         cell: dict[str, Any] = {
             "cell_type": "code",
@@ -233,7 +233,7 @@ def _restarting(runner: Any) -> Any:
 
 
 def _leave_out(cells: list[Any], index: int) -> bool:
-    """Leave out the cell that ended the kernel or, if that is otter's, the student's last ones before; say if there are any."""
+    """Leave out what ended the kernel: a student's cell, or those before otter's cell; say whether there are any."""
 
     def is_others(cell: Any) -> bool:
         return not cell.metadata.get(_STUDENTS)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import chapters
 import homework
+import problem_source
 import pytest
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ TEXTS = {".html", ".js", ".json", ".md", ".txt", ".ipynb", ".inv", ".xml", ".csv
 
 def hidden_lines(source: Path) -> set[str]:
     """Lines of the source, of code and of model answers, that neither the student's notebook nor a chapter has."""
-    problems = homework.read(source)
+    problems = problem_source.read(source)
     student = homework.student_notebook(source)
     public = {line.strip() for cell in student.cells for line in cell.source.splitlines()}
     public |= {line.strip() for test in student.metadata.otter.tests.values() for line in test.splitlines()}
