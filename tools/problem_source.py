@@ -21,6 +21,7 @@ import jupytext
 import numpy as np
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
+from jupytext.myst import MystMetadataParsingError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,9 +87,10 @@ def read(source: Path, seed: int | None = None) -> ProblemSet:
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     try:
         notebook = jupytext.reads("---\n" + yaml.safe_dump({"kernelspec": kernel}) + "---\n" + body, "md:myst")
-    except ValueError as error:
+        breaks = [json.loads(text) for text in BREAK.findall(body)]
+    except (ValueError, MystMetadataParsingError) as error:
         raise ValueError(f'{source.name}: what follows +++ must be like {{"question": "name"}}; {error}') from None
-    check(source.name, body, notebook.cells)
+    check(source.name, breaks, notebook.cells)
     return ProblemSet(source.stem, seed, values, header["seconds"], notebook.cells)
 
 
@@ -131,9 +133,8 @@ def _filled(name: str, body: str, values: dict[str, Any], first_line: int) -> st
         raise ValueError(f"{name}: {advice}; {error}") from None
 
 
-def check(name: str, body: str, cells: list[Any]) -> None:
+def check(name: str, breaks: list[Any], cells: list[Any]) -> None:
     """Refuse what would show students a test or an answer that they should not see, or lose a test."""
-    breaks = [json.loads(text) for text in BREAK.findall(body)]
     found = [dict(cell.metadata) for cell in cells if cell.cell_type == "markdown" and cell.metadata]
     for settings, kept in zip(breaks, [*found, *[None] * len(breaks)], strict=False):
         if settings != kept:

@@ -46,7 +46,7 @@ def test_it_is_made_by_the_command_on_the_page_and_its_solution_graded(
         assert made["seed"] == (int(seed[1]) if seed else None)
         assert made["parameters"].keys() == {"base", "hidden_seed"}
         assert len(made["commit"]) == 40
-        assert "mine: the solution has 3 of 3 points" in capsys.readouterr().out
+        assert "the solution has 3 of 3 points" in capsys.readouterr().out
         text = (tmp_path / "mine" / "student" / "mine.ipynb").read_text(encoding="utf-8")
         assert (f"to base {base}." in text) is bool(base)
         assert re.search(r"to base (3|10)\.", text) or base

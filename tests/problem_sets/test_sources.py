@@ -73,9 +73,9 @@ def test_a_parameter_without_another_value_is_refused(values: Any) -> None:
     [
         ("# No header\n", "mine.md must have a header with the key homework, and in it parameters and seconds"),
         (HEADER.replace("  seconds: 10\n", ""), "mine.md must have a header with the key homework"),
-        (HEADER + "# Set\nThe base {{ bass }}\n", r"mine.md, line 11: braces must hold a parameter .*; got `bass`"),
+        (HEADER + "# Set\nThe base {{ bass }}\n", r"mine.md, line 12: braces must hold a parameter .*; got `bass`"),
         (HEADER + "# Set\n$\\frac{{a}}{b}$ {{ base }}\n", "as in a formula, write { {; got `a`"),
-        (HEADER + "The base {{ base\n", "mine.md, line 10: braces must hold a parameter"),
+        (HEADER + "The base {{ base\n", "mine.md, line 11: braces must hold a parameter"),
         (HEADER + "No parameter\n", "mine.md: each parameter must be used; base is not"),
         (HEADER.replace("[2, 3]", "[2, 3"), "mine.md must begin with a header in YAML"),
         (HEADER.replace("10", "-1"), "mine.md: seconds must be a positive number; got -1"),
@@ -144,7 +144,7 @@ ANSWER = '\n+++ {"solution": true}\nThe answer.\n'
         ),
         (QUESTION + cell("import re\n\n\ndef test_a(env):\n    assert q"), "in question q, a test must be a cell"),
         (
-            cell("def hidden_a(env):\n    assert env"),
+            "{{ base }}" + cell("def hidden_a(env):\n    assert env"),
             "before the first question, there must be no test, solution or setting",
         ),
         (QUESTION + SOLVED + 2 * SEEN, "a test must have a name of its own; got test_a again"),
