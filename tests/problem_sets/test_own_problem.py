@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import address
 import homework
 import pytest
 import yaml
@@ -46,7 +47,11 @@ def test_it_is_made_by_the_command_on_the_page_and_its_solution_graded(
         assert made["seed"] == (int(seed[1]) if seed else None)
         assert made["parameters"].keys() == {"base", "hidden_seed"}
         assert len(made["commit"]) == 40
-        assert "the solution has 3 of 3 points" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert "the solution has 3 of 3 points" in out
+        assert ("The address of your repository is not set yet" in out) is (
+            address.read(PAGE.parents[1])[0].owner == "OWNER"
+        )
         text = (tmp_path / "mine" / "student" / "mine.ipynb").read_text(encoding="utf-8")
         assert (f"to base {base}." in text) is bool(base)
         assert re.search(r"to base (3|10)\.", text) or base
@@ -67,6 +72,24 @@ def test_a_notebook_that_gets_points_untouched_stops_the_command(mine: Path, tmp
     wrong.write_text(text, encoding="utf-8")
     with pytest.raises(RuntimeError, match="in question entropy, the students' notebook must not get a point before"):
         homework.main([str(wrong), "--output", str(tmp_path)])
+
+
+def test_a_hidden_seed_in_a_test_that_students_see_is_refused(mine: Path, tmp_path: Path) -> None:
+    text = mine.read_text(encoding="utf-8").replace("_uniform(env):", "_uniform(env):\n    assert {{ hidden_seed }}")
+    (tmp_path / "mine.md").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="students must not see hidden_seed or the name of a hidden test; got `assert"):
+        homework.build(tmp_path / "mine.md", tmp_path / "made", commit="main")
+
+
+def test_two_sources_of_one_name_are_refused_and_a_missing_one_is_named(mine: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"each source must have a file name of its own; got mine\.md again"):
+        homework.main([str(mine), str(mine), "--output", str(tmp_path)])
+    for wrong in (tmp_path / "none.md", tmp_path):
+        with pytest.raises(ValueError, match=f"{re.escape(str(wrong))} must be a text file in UTF-8"):
+            homework.main([str(wrong), "--output", str(tmp_path)])
+    (tmp_path / "binary.md").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"binary\.md must be a text file in UTF-8"):
+        homework.main([str(tmp_path / "binary.md"), "--output", str(tmp_path)])
 
 
 def test_a_private_variant_is_not_lost_to_another_nor_a_folder_of_others(mine: Path, tmp_path: Path) -> None:
