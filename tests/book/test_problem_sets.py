@@ -37,7 +37,7 @@ def hidden_lines(source: Path) -> set[str]:
 @pytest.mark.parametrize("source", homework.sources(), ids=lambda path: path.stem)
 def test_no_file_of_the_built_book_has_a_solution_or_a_hidden_test(built: Path, source: Path) -> None:
     secrets = hidden_lines(source)
-    assert len(secrets) > 50
+    assert secrets
     names = set(re.findall(r"def (hidden_\w+)\(", source.read_text(encoding="utf-8")))
     for path in built.rglob("*"):
         if path.suffix in TEXTS:
