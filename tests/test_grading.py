@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from attention_phases import grading
 from attention_phases.grading import CellLimit, TooLongError, answer, call, close, limit_cells, numbers
 
 if TYPE_CHECKING:
@@ -140,3 +143,32 @@ def test_a_cell_is_stopped_at_its_limit_and_otters_own_are_not() -> None:
 def test_the_limit_of_a_cell_must_be_given() -> None:
     with pytest.raises(ValueError, match=re.escape("seconds must be a number in (0, inf); got None")):
         CellLimit("", {}, {})
+
+
+def test_each_message_has_its_row_on_the_page_for_students() -> None:
+    page = Path(__file__).resolve().parent.parent / "book" / "homework.md"
+    table = page.read_text(encoding="utf-8").partition("| the test says |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+    tree = ast.parse(Path(grading.__file__).read_text(encoding="utf-8"))
+    functions = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name in {"call", "answer", "close", "numbers", "_difference"}
+    ]
+    texts, parts_of_others = [], set()
+    for function in functions:
+        for node in (inner for statement in function.body[1:] for inner in ast.walk(statement)):
+            if isinstance(node, ast.JoinedStr):
+                parts_of_others |= set(node.values)
+                texts.append("".join(str(part.value) for part in node.values if isinstance(part, ast.Constant)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts_of_others:
+                texts.append(node.value)
+    messages = [text for text in texts if len(text.split()) > 1 and re.search("[.:]", text)]
+    assert len(messages) > 14
+
+    def says(row: str, message: str) -> bool:
+        parts = re.split(r"[^a-z, ]+", re.sub(r"`[^`]*`|\(.*?\)", "…", row))
+        return all(part.strip() in message for part in parts)
+
+    assert not [message for message in messages if not any(says(row, message) for row in rows)]
+    assert not [row for row in rows if not any(says(row, message) for message in messages)]

@@ -9,12 +9,13 @@ and `{{ hidden_seed }}` is a number that only the graders know. Text before the 
 question begins with `+++ {"question": "name", "points": 4}` and ends where the next one begins; with `"manual": true` a
 person marks it. In a question
 
-    a cell with # SOLUTION, or with # BEGIN SOLUTION and # END SOLUTION, is what the student writes;
-    a cell that begins with `def test_` is a test that the student sees, with `def hidden_` one that only graders see;
+    code before # SOLUTION on its line, or between lines # BEGIN SOLUTION and # END SOLUTION, is what students write;
+    a cell `def test_name(env):` is a test that the student sees, `def hidden_name(env):` one that only graders see;
     text after `+++ {"solution": true}` is the model answer of a question that a person marks.
 
-With a seed every parameter takes one of its other values: a private variant, to which published solutions are wrong.
-otter-grader does the rest.
+Points are shared among the tests of a question, in equal parts, or given as a list, one for each test. With a seed
+every parameter takes one of its other values: a private variant, to which published solutions are wrong.
+`problem_source` reads a source, and refuses one in which something is not as said here. otter-grader does the rest.
 """
 
 # mypy: disallow-untyped-calls=False
@@ -24,12 +25,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import hashlib
+import errno
 import io
 import json
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,12 +39,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import address
-import jinja2
-import jupytext
 import nbformat
-import numpy as np
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
+from problem_source import TEST, ProblemSet, check_given, is_solution, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,9 +51,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "book" / "homework" / "sources"
 OUTPUT = ROOT / "dist" / "homework"
 GRADING_PYTHON = "3.13"
-TEST = re.compile(r"def (test|hidden)_(\w+)\(env\):\n")
+VARIANT = "variant.txt"  # beside what is made: which variant it is
 LINK = re.compile(r"\]\(\.\./\.\./([\w/-]+)\.md(#[\w-]+)?\)")  # to a page of the book
-SOLUTION = re.compile(r"# (BEGIN )?SOLUTION\b")
 FIRST = """\
 *This notebook needs* `pip install "otter-grader>=7,<8" "git+{repository}"`. *How to work on it, and how to hand it in:*
 <{pages}/book/homework.html>"""
@@ -65,14 +62,6 @@ IMPORTS = """\
 """
 
 Notebook = Any  # nbformat's own class has no types
-
-
-class ProblemSet(NamedTuple):
-    """A source, read: its name, how long a cell may run, and its cells with all parameters filled in."""
-
-    name: str
-    seconds: float
-    cells: list[Any]
 
 
 class Bundle(NamedTuple):
@@ -108,75 +97,6 @@ def sources() -> list[Path]:
     return sorted(SOURCES.glob("*.md"))
 
 
-def choose(parameters: dict[str, list[Any]], seed: int | None, name: str) -> dict[str, Any]:
-    """The values of the parameters: the published ones without a seed, others with one.
-
-    Raises:
-        ValueError: a parameter has no other value.
-    """
-    for parameter, values in parameters.items():
-        if not isinstance(values, list) or len(values) < 2 or values[0] in values[1:]:
-            needed = "must be a list of the published value and at least one other"
-            raise ValueError(f"{name}: parameter {parameter} {needed}; got {values}")
-    if seed is None:
-        published = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
-        return {parameter: values[0] for parameter, values in parameters.items()} | {"hidden_seed": published}
-    rng = np.random.default_rng([seed, *name.encode()])
-    drawn = {parameter: values[rng.integers(1, len(values))] for parameter, values in parameters.items()}
-    return drawn | {"hidden_seed": int(rng.integers(2**31))}
-
-
-def read(source: Path, seed: int | None = None) -> ProblemSet:
-    """A problem set with its published parameters, or with those that the seed chooses.
-
-    Raises:
-        ValueError: the source is not as this module's first lines say.
-    """
-    text = source.read_text(encoding="utf-8")
-    parts = re.match(r"---\n(.*?\n)---\n(.*)", text, re.DOTALL)
-    header = yaml.safe_load(parts[1]) if parts else {}
-    settings = header.get("homework")
-    if not parts or not isinstance(settings, dict) or settings.keys() != {"parameters", "seconds"}:
-        raise ValueError(f"{source.name} must have a header with the key homework, and in it parameters and seconds")
-    values = choose(settings["parameters"], seed, source.stem)
-    engine = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    try:
-        body = engine.from_string(parts[2]).render(values)
-    except jinja2.TemplateError as error:
-        raise ValueError(f"{source.name}: {error}") from None
-    notebook = jupytext.reads(
-        "---\n" + yaml.safe_dump({"kernelspec": header["kernelspec"]}) + "---\n" + body, "md:myst"
-    )
-    check(source.name, notebook.cells)
-    return ProblemSet(source.stem, settings["seconds"], notebook.cells)
-
-
-def check(name: str, cells: list[Any]) -> None:
-    """Refuse what would show students a test or an answer that they should not see, or lose a test."""
-    question, answered = None, False
-    seen: set[str] = set()
-    for cell in cells:
-        if "question" in cell.metadata:
-            question, answered = cell.metadata["question"], False
-        where = f"{name}: in question {question}" if question else f"{name}: before the first question"
-        is_test = cell.cell_type == "code" and re.search(r"^def (?:test|hidden)_", cell.source, re.MULTILINE)
-        if is_test:
-            test = TEST.match(cell.source)
-            if not test or not question:
-                line = is_test[0] + cell.source[is_test.end() :].partition("\n")[0]
-                raise ValueError(
-                    f"{where}, a test must be a cell of a question that begins with `def test_name(env):` or "
-                    f"`def hidden_name(env):`; got `{line}`"
-                )
-            if test[0] in seen:
-                raise ValueError(f"{where}, a test must have a name of its own; got {test[1]}_{test[2]} again")
-            seen.add(test[0])
-        elif answered:
-            begins = cell.source.partition("\n")[0]
-            raise ValueError(f"{where}, nothing but tests may follow the model answer; got `{begins}`")
-        answered = answered or bool(cell.metadata.get("solution"))
-
-
 def raw(line: str, settings: dict[str, Any] | None = None) -> Any:
     """A mark of otter's."""
     return new_raw_cell(f"# {line}\n" + (yaml.safe_dump(settings, sort_keys=False) if settings else ""))
@@ -191,7 +111,7 @@ def for_otter(problems: ProblemSet) -> Notebook:
         "export_cell": {"pdf": False},
         "environment": "environment.yml",
         "python_version": GRADING_PYTHON,
-        "plugins": [{"attention_phases.grading.CellLimit": {"seconds": problems.seconds}}],
+        "plugins": [{"attention_phases.grading.CellLimit": {"seconds": problems.seconds, "name": problems.name}}],
         "generate": {"show_hidden": False, "show_stdout": False},
     }
     cells = [raw("ASSIGNMENT CONFIG", configuration)]
@@ -215,14 +135,10 @@ def for_otter(problems: ProblemSet) -> Notebook:
         if test:
             hidden = "# HIDDEN\n" if test[1] == "hidden" else ""
             tests.append(hidden + test[0] + IMPORTS + cell.source[test.end() :])
-        elif cell.cell_type == "code" and SOLUTION.search(cell.source):
-            cells.extend([raw("BEGIN SOLUTION"), new_code_cell(cell.source), raw("END SOLUTION")])
-        elif cell.cell_type == "markdown" and cell.metadata.get("solution"):
-            cells.extend([raw("BEGIN SOLUTION"), new_markdown_cell(cell.source), raw("END SOLUTION")])
-        elif cell.cell_type == "code":
-            cells.append(new_code_cell(cell.source))
         else:
-            cells.append(new_markdown_cell(cell.source))
+            new = new_code_cell if cell.cell_type == "code" else new_markdown_cell
+            marks = [[raw("BEGIN SOLUTION")], [raw("END SOLUTION")]] if is_solution(cell) else [[], []]
+            cells.extend([*marks[0], new(cell.source), *marks[1]])
     finish()
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
@@ -239,10 +155,16 @@ def environment(commit: str) -> dict[str, Any]:
 
 
 def last_commit() -> str:
-    """The commit that the graders install the library from."""
-    return subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    """The commit that the graders install the library from.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    run = subprocess.run(git, check=False, capture_output=True, text=True)
+    if run.returncode:
+        raise RuntimeError(f"{ROOT} must be a clone of the repository; git says: {run.stderr.strip()}")
+    return run.stdout.strip()
 
 
 def problems_for_notebook(notebook: Notebook) -> str:
@@ -277,10 +199,9 @@ def student_notebook(source: Path, seed: int | None = None) -> Notebook:
 
 
 def build(source: Path, output: Path = OUTPUT, seed: int | None = None, commit: str | None = None) -> Bundle:
-    """Make all files of a problem set in the folder ``output/<name>``, which is emptied first."""
-    problems = read(source, seed)
+    """Make all files of a problem set in the folder ``output/<name>``, which must not be there yet."""
+    problems, commit = read(source, seed), commit or last_commit()
     target = output / problems.name
-    shutil.rmtree(target, ignore_errors=True)
     bundle = Bundle(
         student=target / "student" / f"{problems.name}.ipynb",
         instructor=target / "instructor" / f"{problems.name}.ipynb",
@@ -288,16 +209,79 @@ def build(source: Path, output: Path = OUTPUT, seed: int | None = None, commit: 
         otter_run=target / f"{problems.name}-otter-run.zip",
     )
     with tempfile.TemporaryDirectory() as folder:
-        student, instructor, archive = _assign(problems, Path(folder), commit or last_commit())
+        student, instructor, archive = _assign(problems, Path(folder), commit)
+        check_given(problems, student)
         for path, notebook in [(bundle.student, student), (bundle.instructor, instructor)]:
             path.parent.mkdir(parents=True)
             path.write_text(problems_for_notebook(notebook), encoding="utf-8")
-        shutil.copy(archive, bundle.gradescope)
-        with zipfile.ZipFile(archive) as whole, zipfile.ZipFile(bundle.otter_run, "w") as small:
-            for name in whole.namelist():
-                if name == "otter_config.json" or name.startswith("tests/"):
-                    small.writestr(name, whole.read(name))
+        files = _files(archive)
+        _pack(files, bundle.gradescope)
+        for_a_run = ("otter_config.json", "tests/")
+        _pack({name: data for name, data in files.items() if name.startswith(for_a_run)}, bundle.otter_run)
+    variant = {"seed": problems.seed, "parameters": problems.values, "commit": commit}
+    says = "# Not for students. A set without a seed (null) is as published.\n" + yaml.safe_dump(
+        variant, sort_keys=False
+    )
+    (target / VARIANT).write_text(says, encoding="utf-8")
     return bundle
+
+
+def make(source: Path, output: Path, seed: int | None) -> str:
+    """Make a problem set, grade its solution and what students get, and put it into the output; say what is there.
+
+    Raises:
+        RuntimeError: the solution does not get all points, or the students' notebook, untouched, gets some.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output, prefix=".making-") as folder:
+        bundle = build(source, Path(folder, "new"), seed)
+        name = bundle.student.stem
+        marks = grade(bundle.instructor, bundle.otter_run)
+        if marks.scores != marks.possible:
+            reports = "\n".join(
+                report for key, report in marks.reports.items() if marks.scores[key] < marks.possible[key]
+            )
+            raise RuntimeError(
+                f"{name}: the solution must get all points; it has {marks.total:g} of {marks.most:g}\n{reports}"
+            )
+        given = {key: score for key, score in grade(bundle.student, bundle.otter_run).scores.items() if score}
+        for question, score in given.items():
+            needed = "students' notebook must not get a point before they write into it"
+            raise RuntimeError(f"{name}: in question {question}, the {needed}; it has {score:g}")
+        _put(Path(folder, "new", name), output / name)
+    variant = "as published" if seed is None else f"private variant, seed {seed}"
+    return f"{output / name}: {variant}; the solution has {marks.total:g} of {marks.most:g} points"
+
+
+def _put(made: Path, target: Path) -> None:
+    """Move a folder to its place, and what was there away; another run may do the same."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(made.with_name(secrets.token_hex(8)))
+        try:
+            made.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        else:
+            return
+
+
+def check_free(target: Path, seed: int | None) -> None:
+    """Refuse to make a set where there is another private variant, or what is none of ours.
+
+    Raises:
+        ValueError: there is.
+    """
+    if not target.exists():
+        return
+    advice = "Move it away, or choose another folder with --output"
+    try:
+        made = yaml.safe_load((target / VARIANT).read_text(encoding="utf-8"))["seed"]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        raise ValueError(f"{target} would be replaced, and has no {VARIANT} to say what it is. {advice}.") from None
+    if made not in (None, seed):
+        raise ValueError(f"{target} has the private variant of seed {made}, which would be lost. {advice}.")
 
 
 def _assign(problems: ProblemSet, folder: Path, commit: str) -> tuple[Notebook, Notebook, Path]:
@@ -317,6 +301,22 @@ def _assign(problems: ProblemSet, folder: Path, commit: str) -> tuple[Notebook, 
             cell["id"] = f"cell-{number}"  # otter's are random
     (archive,) = (folder / "made" / "autograder").glob("*.zip")
     return student, instructor, archive
+
+
+def _files(archive: Path) -> dict[str, bytes]:
+    """What is in otter's zip. That the notebook is of this set, `CellLimit` sees to: otter wants it to say so."""
+    with zipfile.ZipFile(archive) as whole:
+        files = {name: whole.read(name) for name in whole.namelist()}
+    settings = json.loads(files["otter_config.json"])
+    del settings["assignment_name"]
+    return files | {"otter_config.json": json.dumps(settings).encode()}
+
+
+def _pack(files: dict[str, bytes], archive: Path) -> None:
+    """Write a zip."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as whole:
+        for name, data in files.items():
+            whole.writestr(name, data)
 
 
 def grade(submission: Path, bundle: Path) -> Marks:
@@ -361,18 +361,25 @@ def main(arguments: list[str] | None = None) -> None:
     """Make the problem sets, grade the solution of each, and say where the files are."""
     parser = argparse.ArgumentParser(description="Make problem sets for students and graders.")
     parser.add_argument("source", nargs="*", type=Path, help="problem sets (.md); default: those of the book")
-    parser.add_argument("--seed", type=seed_of, help="of a private variant; 0 draws one and prints it")
+    parser.add_argument("--seed", type=seed_of, help="of a private variant; 0 draws one")
     parser.add_argument("--output", type=Path, default=OUTPUT, help=f"folder for what is made; default {OUTPUT}")
     options = parser.parse_args(arguments)
-    seed = secrets.randbelow(2**31) + 1 if options.seed == 0 else options.seed
+    seed = secrets.randbelow(2**63) + 1 if options.seed == 0 else options.seed
+    todo = options.source or sources()
+    names = [read(source, seed).name for source in todo]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"each source must have a file name of its own; got {name}.md again")
+        check_free(options.output / name, seed)
+    for source in todo:
+        print(make(source, options.output, seed), flush=True)
     if seed is not None:
-        print(f"private variant, seed {seed}: keep it, it makes the same variant again")
-    for source in options.source or sources():
-        bundle = build(source, options.output, seed)
-        marks = grade(bundle.instructor, bundle.otter_run)
-        print(f"{bundle.gradescope.parent}: the solution has {marks.total:g} of {marks.most:g} points", flush=True)
-        if marks.scores != marks.possible:
-            sys.exit("\n".join(marks.reports.values()))
+        print(f"keep the seed {seed}: it makes the same variant again, and is in each {VARIANT}")
+    if address.read(ROOT)[0].owner == "OWNER":
+        print(
+            "The address of your repository is not set yet: Gradescope cannot install the library, and links in the "
+            "notebooks lead nowhere. Set `repository` in pyproject.toml, run `make address`, and make the sets again."
+        )
 
 
 if __name__ == "__main__":

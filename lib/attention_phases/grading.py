@@ -3,15 +3,20 @@
 A message should help and must not give the answer away. It names what was found and its kind of error (a missing name,
 a shape, a sign, a constant factor), never the expected value, and of its size only whether it is below one per cent.
 
-Time limits need the interval timers of Linux and macOS; elsewhere (Windows) code runs without one.
+Time limits need the interval timers of Linux and macOS; elsewhere (Windows) code runs without one. Such a timer cannot
+stop a call that does not come back from compiled code. So where a submission is graded, what runs on after its limit
+ends the kernel, on every system, and the submission is run again without it.
 """
 
+import faulthandler
+import os
 import re
 import signal
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import dropwhile, takewhile
 from types import FrameType
 from typing import Any
 
@@ -21,10 +26,22 @@ from numpy.typing import ArrayLike
 from attention_phases import _checks
 from attention_phases._arrays import Array
 
+GRACE = 5.0
+"""Seconds between a time limit and the end of a kernel that grades."""
+
 _HAS_TIMER = hasattr(signal, "setitimer")
-_OTTERS_OWN = re.compile(
-    r"^\s*(?:grader\.|notebook_\w+\(\)\.check|from otter\b|import otter\b|# Initialize Otter)", re.M
-)
+_OTTERS_LINE = re.compile(r"\s*(?:#.*|grader\b.*|notebook_\w+\(\)\.check.*|(?:from|import) otter\b.*)?")
+_OTTERS_CELL = re.compile(r"from otter(?: import Notebook as notebook_|\.execute import Checker)")
+_STUDENTS = "students_own"  # marks a submission's cells, lest what otter adds to them is taken for one
+_LEFT_OUT = "from attention_phases import grading\ngrading.note_left_out()"
+
+
+class _Kernel:
+    """What the kernel that grades knows of itself."""
+
+    limit: float | None = None  # while a cell runs: seconds after which it, or what a test does itself, ends the kernel
+    left_out = False  # whether cells that ended the kernel before were left out
+    nowhere = -1  # a file for what is written when the kernel is ended
 
 
 class TooLongError(BaseException):
@@ -54,7 +71,7 @@ def call(env: Mapping[str, Any], name: str, *arguments: Any, parts: int = 1, sec
     except TooLongError:
         problem = f"`{name}` ran for {seconds:g} s and was stopped. Is there a loop that does not end?"
         raise AssertionError(problem) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = next((at.line for at in reversed(traceback.extract_tb(error.__traceback__)[1:]) if at.line), None)
         where = f" at the line `{line}`" if line else ""
         raise AssertionError(f"`{name}` stopped{where} with {type(error).__name__}: {error}") from None
@@ -72,7 +89,10 @@ def answer(env: Mapping[str, Any], name: str) -> Any:
         AssertionError: there is no such name, or it still holds the placeholder.
     """
     if name not in env:
-        raise AssertionError(f"`{name}` is not there. Was its cell run, and is the name spelt as in the question?")
+        message = f"`{name}` is not there. Was its cell run, and is the name spelt as in the question?"
+        if _Kernel.left_out:
+            message += " A cell that ended Python, or that could not be stopped, was left out."
+        raise AssertionError(message)
     if env[name] is Ellipsis or env[name] is None:
         raise AssertionError(f"`{name}` is still empty. Put your answer in the place of the three dots.")
     return env[name]
@@ -121,33 +141,65 @@ def numbers(found: Any, shape: tuple[int, ...], *, what: str = "The result") -> 
 def limit_cells(shell: Any, seconds: float) -> None:
     """From now on, stop each cell of a notebook after so many seconds, except those in which tests run.
 
+    What has not stopped, a test among it, ends the kernel `GRACE` seconds later.
+
     Args:
         shell: the running IPython.
         seconds: the limit.
     """
-    if not _HAS_TIMER:
-        return
 
     def begin(info: Any) -> None:
-        if not _OTTERS_OWN.search(info.raw_cell or ""):
+        _Kernel.limit = seconds
+        _end_kernel_after(seconds)
+        if _HAS_TIMER and not _is_otters(info.raw_cell or ""):
             signal.signal(signal.SIGALRM, _stop)
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def end(_: Any) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if _HAS_TIMER:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        _Kernel.limit = None
 
+    _Kernel.nowhere = os.open(os.devnull, os.O_WRONLY)
     shell.events.register("pre_run_cell", begin)
     shell.events.register("post_run_cell", end)
 
 
+def note_left_out() -> None:
+    """Let messages say that a cell of the submission, in the place of which this runs, was left out."""
+    _Kernel.left_out = True
+
+
 class CellLimit:
-    """Otter's plugin that begins a submission with `limit_cells`; its configuration has the key `seconds`."""
+    """Otter's plugin that begins a submission with `limit_cells`, and runs it again where a cell has ended the kernel.
+
+    Its configuration has the keys `seconds` and `name`, the name of the problem set.
+    """
 
     def __init__(self, submission_path: str, submission_metadata: Mapping[str, Any], plugin_config: Mapping[str, Any]):
         self._seconds = _checks.real("seconds", plugin_config.get("seconds"), 0, open_low=True)
+        self._name = plugin_config.get("name")
+
+    def before_grading(self, config: Any) -> None:
+        """Take the place of what runs notebooks: otter has no setting for it, and looks it up by its name."""
+        from nbconvert import preprocessors
+
+        preprocessors.ExecutePreprocessor = _restarting(preprocessors.ExecutePreprocessor)  # type: ignore[misc]
 
     def before_execution(self, submission: Any) -> Any:
-        """The submission with one cell more, the first."""
+        """The submission with one cell more, the first.
+
+        Raises:
+            OtterRuntimeError: it is another problem set.
+        """
+        found = submission.metadata.get("otter", {}).get("assignment_name", self._name)
+        if found != self._name:
+            from otter.run.run_autograder.utils import OtterRuntimeError
+
+            raise OtterRuntimeError(f"This must be the problem set {self._name}; the notebook is of {found}.")
+        for given in submission.cells:
+            given.metadata[_STUDENTS] = given.cell_type == "code" and not _is_otters(given.source)
         source = f"from attention_phases.grading import limit_cells\nlimit_cells(get_ipython(), {self._seconds:g})"
         cell: dict[str, Any] = {
             "cell_type": "code",
@@ -160,6 +212,54 @@ class CellLimit:
         return submission
 
 
+def _restarting(runner: Any) -> Any:
+    """What runs a notebook once more without the cells that ended its kernel."""
+    from nbclient.exceptions import DeadKernelError
+
+    class Restarting(runner):  # type: ignore[misc]
+        def preprocess_cell(self, cell: Any, resources: Any, index: int) -> Any:
+            self._index = index
+            return super().preprocess_cell(cell, resources, index)
+
+        def preprocess(self, nb: Any, resources: Any = None, km: Any = None) -> Any:
+            while True:
+                try:
+                    return super().preprocess(nb, resources, km)
+                except DeadKernelError:
+                    if not _leave_out(nb.cells, self._index):
+                        raise
+
+    return Restarting
+
+
+def _leave_out(cells: list[Any], index: int) -> bool:
+    """Leave out what ended the kernel: a student's cell, or those before otter's cell; say whether there are any."""
+
+    def is_others(cell: Any) -> bool:
+        return not cell.metadata.get(_STUDENTS)
+
+    code = [cell for cell in cells[: index + 1] if cell.cell_type == "code"]
+    suspects = [code[-1]] if not is_others(code[-1]) else []
+    if not suspects:
+        until = list(dropwhile(is_others, reversed(code)))
+        suspects = list(takewhile(lambda cell: not is_others(cell), until))
+    for cell in suspects:
+        cell.source = _LEFT_OUT
+        cell.metadata[_STUDENTS] = False
+    return bool(suspects)
+
+
+def _is_otters(source: str) -> bool:
+    """Whether a cell holds nothing of a student's."""
+    return bool(_OTTERS_CELL.match(source)) or all(map(_OTTERS_LINE.fullmatch, source.splitlines()))
+
+
+def _end_kernel_after(seconds: float) -> None:
+    """End this process, if it is a kernel that grades, so many seconds from now and `GRACE` more, whatever it does."""
+    if _Kernel.limit is not None:
+        faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=_Kernel.nowhere)
+
+
 def _stop(_signal: int, _frame: FrameType | None) -> None:
     raise TooLongError("stopped at the time limit")
 
@@ -167,16 +267,19 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
     """Stop what runs inside after so many seconds; whatever else was timed goes on afterwards."""
-    if not _HAS_TIMER or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGALRM, _stop)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    in_main = threading.current_thread() is threading.main_thread()
+    _end_kernel_after(seconds)
+    if _HAS_TIMER and in_main:
+        handler = signal.signal(signal.SIGALRM, _stop)
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
-        signal.signal(signal.SIGALRM, handler)
+        if _HAS_TIMER and in_main:
+            signal.setitimer(signal.ITIMER_REAL, left)
+            signal.signal(signal.SIGALRM, handler)
+        if _Kernel.limit is not None:
+            _end_kernel_after(_Kernel.limit)
 
 
 def _kind(value: Any) -> str:

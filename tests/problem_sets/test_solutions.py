@@ -7,6 +7,7 @@ from typing import Any
 
 import homework
 import numpy as np
+import problem_source
 import pytest
 from attention_phases.focus_dilution import MarkovChain, Parameters, population_gradient, population_loss
 from attention_phases.positional_semantic import EmpiricalRisk, Task, solve_state_evolution
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.slow
 def solutions(name: str, seed: int | None = None) -> dict[str, Any]:
     """The functions of a set's solution."""
     source = homework.SOURCES / f"{name}.md"
-    code = [cell.source for cell in homework.read(source, seed).cells if cell.cell_type == "code"]
+    code = [cell.source for cell in problem_source.read(source, seed).cells if cell.cell_type == "code"]
     kept: list[ast.stmt] = [
         node
         for text in code
@@ -97,7 +98,7 @@ def test_the_threshold_moves_with_the_penalty_as_derived() -> None:
 
 def text_of(name: str, seed: int) -> str:
     """The words and code of a variant."""
-    return "\n".join(cell.source for cell in homework.read(homework.SOURCES / f"{name}.md", seed).cells)
+    return "\n".join(cell.source for cell in problem_source.read(homework.SOURCES / f"{name}.md", seed).cells)
 
 
 def test_the_fast_embedding_arrives_where_derived() -> None:
