@@ -63,16 +63,22 @@ def test_a_chapter_with_all_that_it_loads_and_all_its_frames_is_light(
 
 
 @every_chapter
-def test_the_text_is_there_before_the_pictures_arrive(
+def test_the_text_is_there_before_icons_and_pictures_arrive(
     browser: Browser, answer: Callable[[Route], None], page: str
 ) -> None:
     waiting: list[Route] = []
+    icons: list[Route] = []
     tab = browser.new_page()
     tab.route("**/*", answer)
     tab.route("**/_images/**", lambda route: waiting.append(route))
-    tab.goto(f"{online()}{page}.html", wait_until="domcontentloaded")
+    tab.route("**/fontawesome.js*", lambda route: icons.append(route))
+    tab.goto(f"{online()}{page}.html", wait_until="commit")
     expect(tab.locator("article h1")).to_be_in_viewport()
     expect(tab.locator("article p").first).to_be_visible()
+    (program,) = icons
+    assert tab.locator("svg.svg-inline--fa").count() == 0
+    answer(program)
+    expect(tab.locator("button svg.svg-inline--fa:visible").first).to_be_visible()
     tab.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
     picture = tab.locator("article .ap-figure > img:visible").first
     picture.scroll_into_view_if_needed()
