@@ -97,3 +97,23 @@ def test_the_library_reference_has_each_public_name_once(part: ModuleType) -> No
         for name in re.findall(r"^\.\. auto\w+:: (\w+)", module, re.MULTILINE)
     ]
     assert sorted(listed) == sorted(set(listed) | set(part.__all__))
+
+
+def seconds(text: str) -> float:
+    """A time in words, or in a table's short form."""
+    words = {"a": 1, "an": 1, "half a": 0.5, "half an": 0.5}
+    units = {"h": 3600, "m": 60, "s": 1}
+    found = re.fullmatch(r"(half an?|an?|\d+) (h|m|s)\w*", text)
+    assert found, text
+    return float(words.get(found[1]) or found[1]) * units[found[2]]
+
+
+def test_the_times_for_teachers_are_those_of_the_chapters() -> None:
+    table = re.findall(r"^\| \[.*\]\((\S+\.md)\) .* (\d+ min), (\d+ s) \|$", (BOOK / "teaching.md").read_text(), re.M)
+    stated = {}
+    for page in (BOOK / "positional-semantic", BOOK / "focus-dilution"):
+        for path in page.glob("*.md"):
+            times = re.search(r"^\*It takes\* about (.*) to read and (.*) to run\.$", path.read_text(), re.M)
+            assert times, path
+            stated[path.relative_to(BOOK).as_posix()] = (seconds(times[1]), seconds(times[2]))
+    assert {page: (seconds(read), seconds(run)) for page, read, run in table} == stated
