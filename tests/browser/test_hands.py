@@ -130,6 +130,15 @@ def test_a_formula_in_a_sentence_that_is_wider_than_a_phone_scrolls(open_page: O
     expect(tab.locator("mjx-container.ap-wide-formula")).to_have_count(0)
 
 
+@focus_page
+def test_a_phone_with_text_a_quarter_larger_needs_no_scroll_sideways(open_page: OpenPage, page: str) -> None:
+    tab = open_page(page, **PHONE)
+    set_in_type(tab)
+    tab.add_style_tag(content="html { font-size: 20px !important; }")
+    tab.wait_for_timeout(300)  # wide formulas are looked for anew
+    assert tab.evaluate("document.documentElement.scrollWidth") == 375
+
+
 @small_page
 def test_a_formula_stays_on_one_line_with_the_signs_beside_it(open_page: OpenPage, page: str) -> None:
     tab = open_page(page)
