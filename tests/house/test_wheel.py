@@ -95,9 +95,11 @@ def test_the_wheel_requires_all_that_the_library_imports(wheel: Path) -> None:
     imported = set().union(*map(imported_packages, sources)) - sys.stdlib_module_names - {"attention_phases"}
     distributions = packages_distributions()
     assert {"numpy", "torch"} <= required
-    for package in imported:  # what only an extra of its own name asks for is imported where it is used
+    for package in imported:  # what only an extra asks for is imported where it is used: its own, or what grades
         extra = {
-            canonicalize_name(line.name) for line in lines if line.marker and line.marker.evaluate({"extra": package})
+            canonicalize_name(line.name)
+            for line in lines
+            if line.marker and any(line.marker.evaluate({"extra": name}) for name in (package, "homework"))
         }
         names = {canonicalize_name(name) for name in distributions[package]}
         assert names & (required | extra), package
